@@ -175,6 +175,8 @@ def due(line, earlier, before):
         return -Fraction(off)
     if kind == "residency":
         return sum(Fraction(a["hours"]) for a in line["adapters"]) * Fraction(line["per_hour"])
+    if kind == "dedicated":
+        return sum(Fraction(g["hours"]) for g in line["gpus"]) * Fraction(line["per_gpu_hour"])
     if kind == "discount":
         return -down(before * line["percent"] / 100)
     return Fraction(line["monthly_minimum"]) - before if kind == "minimum" else None
@@ -205,6 +207,8 @@ def amounts(statement):
             month += exact
         if line["kind"] == "residency":
             stated.append("hours of resident adapters")
+        if line["kind"] == "dedicated":
+            stated.append("hours of dedicated GPUs")
     whole = sum(Fraction(line["exact"]) for line in charges["lines"])
     cents = (100 * whole / step + Fraction(1, 2)).__floor__() * step
     right = right and whole == Fraction(charges["exact"]) and cents == charges["amount_cents"]

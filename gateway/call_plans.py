@@ -18,6 +18,7 @@ from gateway.routing.query_of_death import Group
 from gateway.routing.queue_ticket import LEVELS
 from gateway.routing.router import Router
 from gateway.tenants.directory import Directory, Key, Tenant
+from gateway.tenants.engine_requirements import engine_requirements
 from gateway.tenants.scopes import covers
 
 _MOST = 10_000
@@ -104,7 +105,7 @@ class CallPlans:
     def _plan(self, key: Key, endpoint: Endpoint, target: Target) -> CallPlan:
         tenant, engine_name, label = self._directory.tenants[key.tenant], target.engine_name, target.label
         adapter = target.version.adapter if target.version else ""
-        requires = self._directory.requires(key.tenant, target.owner)
+        requires = engine_requirements(self._directory, self._catalog, key.tenant, target.owner)
         if endpoint.task is not None:
             requires = self._router.require_task(target, requires, endpoint.task, endpoint.path)
         return CallPlan(

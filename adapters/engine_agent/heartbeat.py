@@ -91,6 +91,7 @@ class HeartbeatSender:
             # A gateway of an earlier version knows only the default.
             **({} if host.tasks == ("generate",) else {"tasks": host.tasks}),
             **({"prompt_scores": host.prompt_scores} if host.prompt_scores else {}),
+            **({"tenant": host.tenant} if host.tenant else {}),
             **({"trial": host.trial} if host.trial else {}),
             "labels": host.labels,
             "host": host.domain,

@@ -74,6 +74,8 @@ class HostConfig:
     """The version that is merged into its weights, which is all that it serves; empty: none is."""
     prompt_scores: str = ""
     """What the operator says of whether it survives scoring prompts: `safe`, `unsafe`; empty: nothing."""
+    tenant: str = ""
+    """For whom the engine is set aside; empty: everyone."""
     trial: int = 0
     """Percent of the requests with which a version that is new there is tried first; 0: it is not."""
     on_line: OnLine | None = None

@@ -10,6 +10,7 @@ from adapters.model.documents import D, Document, dump, load
 from adapters.model.engine import (
     GENERATE,
     MAX_STOP_STRINGS,
+    SET_ASIDE,
     BaseModel,
     Drain,
     DriverName,
@@ -36,6 +37,7 @@ __all__ = [
     "GENERATE",
     "MAX_STOP_STRINGS",
     "NAME_PATTERN",
+    "SET_ASIDE",
     "Adapter",
     "AdapterName",
     "BaseModel",

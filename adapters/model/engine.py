@@ -68,8 +68,20 @@ def release_of(version: str) -> Release:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
+SET_ASIDE = "set aside for"
+"""Label of an engine that is set aside for a tenant, and what requests of that tenant have among the labels
+that they require: others must not go there, but these may go elsewhere, too. An operator's labels have no
+spaces."""
+
+
 def has_labels(labels: Mapping[str, str], requires: Mapping[str, str]) -> bool:
-    return all(labels.get(label) == value for label, value in requires.items())
+    """Whether an engine with these labels has the required ones, and is not set aside for another tenant."""
+    if SET_ASIDE in labels and labels[SET_ASIDE] != requires.get(SET_ASIDE):
+        return False
+    return not requires or all(
+        labels.get(label) == value or (label == SET_ASIDE and label not in labels)
+        for label, value in requires.items()
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,6 +180,8 @@ class Engine:
     """That version's name on engines: what the engine calls its own weights."""
     trial: Trial | None = None
     """None: it is an engine like the others."""
+    tenant: str = ""
+    """For whom it is set aside: it serves no other tenant. Empty: everyone."""
 
     @property
     def domain(self) -> str:
@@ -176,8 +190,9 @@ class Engine:
 
     @property
     def all_labels(self) -> dict[str, str]:
-        """With its region and GPU type."""
-        return {**self.labels, "region": self.region, "gpu_type": self.gpu_type}
+        """With its region and GPU type, and for whom it is set aside."""
+        labels = {**self.labels, "region": self.region, "gpu_type": self.gpu_type}
+        return {**labels, SET_ASIDE: self.tenant} if self.tenant else labels
 
     @property
     def model(self) -> str:
@@ -207,8 +222,8 @@ class Engine:
         )
 
     def meets(self, requires: Mapping[str, str]) -> bool:
-        """Whether it has all of these labels."""
-        return not requires or has_labels(self.all_labels, requires)
+        """Whether it has all of these labels, and is not set aside for another tenant."""
+        return has_labels(self.all_labels, requires)
 
     def replaces(self, other: Engine) -> bool:
         """Whether it can serve what another engine of its fleet is there for."""

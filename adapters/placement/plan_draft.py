@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adapters.model import SlotState
+from adapters.model import SlotState, has_labels
 from adapters.placement.planned_fleet import FleetSnapshot, Move, PlanLimits, PlannedEngine, PlannedVersion
 
 ON_GPU = (SlotState.RESIDENT, SlotState.LOADING, SlotState.LEAVING, SlotState.LOST)
@@ -138,7 +138,7 @@ class Draft:
 
 
 def meets(engine: PlannedEngine, version: PlannedVersion) -> bool:
-    return all(engine.labels.get(label) == value for label, value in version.requires.items())
+    return has_labels(engine.labels, version.requires)
 
 
 def takes(engine: PlannedEngine, version: PlannedVersion) -> bool:

@@ -40,7 +40,12 @@ def _misplaced(draft: Draft) -> Iterator[Move]:
             if version is None or placed.leased or placed.state is SlotState.LOADING:
                 continue
             if not meets(engine, version):
-                yield Move("drop", name, engine.name, "its tenant requires other labels")
+                yield Move(
+                    "drop",
+                    name,
+                    engine.name,
+                    "its tenant requires other labels, or the engine is set aside for another",
+                )
 
 
 def _surplus(draft: Draft) -> Iterator[Move]:

@@ -92,7 +92,7 @@ class Catalog:
         self.adapters = loaded(Adapter, "adapter")
         self.versions = ParsedOnUse(Version, documents.get("version", {}))
         self.engines = loaded(Engine, "engine")
-        self.engine_changes += 1
+        self._engines_changed()
         self.bases = loaded(BaseModel, "base")
         self.pins = set(documents.get("pin", {}))
         self.tombstones = loaded(Tombstone, "tombstone")
@@ -128,7 +128,7 @@ class Catalog:
                 self._forget(_adapter_of(key))
             case "engine":
                 put_or_drop(self.engines, key, None if data is None else load(Engine, data))
-                self.engine_changes += 1
+                self._engines_changed()
             case "base":
                 put_or_drop(self.bases, key, None if data is None else load(BaseModel, data))
                 self._forget()
@@ -146,6 +146,11 @@ class Catalog:
                 )
             case "tombstone":
                 put_or_drop(self.tombstones, key, None if data is None else load(Tombstone, data))
+
+    def _engines_changed(self) -> None:
+        self.engine_changes += 1
+        self.tenants_with_engines = {e.tenant for e in self.engines.values() if e.tenant}
+        """Those for whom engines are set aside."""
 
     def _apply_adapter(self, name: str, new: Adapter | None) -> None:
         old = self.adapters.get(name)

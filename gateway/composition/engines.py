@@ -48,6 +48,7 @@ from gateway.routing.router import Router
 from gateway.routing.suspect_isolation import SuspectIsolation
 from gateway.routing.turns import Turns
 from gateway.routing.upstream import Upstream
+from gateway.tenants.engine_requirements import engine_requirements
 from gateway.transport.engine_get import DatedConnection, EngineGetter
 from gateway.transport.engine_pool import IDLE_SECONDS, EnginePool
 
@@ -274,7 +275,7 @@ def _loader(
         usable=pool.usable,
         changed=registry.changed,
         before_claim=leases.flush,
-        requires=registry.directory.requires,
+        requires=partial(engine_requirements, registry.directory, registry.catalog),
         timed=partial(_learn_load, pool),
     )
     loader.verifier = ProbeVerifier(

@@ -18,7 +18,7 @@ from sqlalchemy import Connection, func, select
 from gateway.costs.periods import Period, iso, month_of
 from gateway.metering.ledger.engine_hours import pruned_before
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.ledger.schema import of_tenant, residency_spans, rollups, usage
+from gateway.metering.ledger.schema import engine_spans, of_tenant, residency_spans, rollups, usage
 from gateway.units import DAY, HOUR
 
 _LONGEST_REQUEST = DAY
@@ -131,7 +131,14 @@ def _shared(connection: Connection, owner: Owner, first: str, last: str) -> bool
 
 
 def _resident_before(connection: Connection, owner: Owner, period: Period) -> bool:
-    """Whether an earlier tenant's adapters were resident in the month: a rate card may charge for it."""
+    """Whether an earlier tenant's adapters were resident in the month, or engines set aside for it: a rate
+    card may charge for that."""
+    spans = engine_spans.c
+    query = select(spans.engine).where(
+        spans.tenant == owner.tenant, spans.seen > period.start, spans.started < owner.since
+    )
+    if connection.execute(query.limit(1)).first() is not None:
+        return True
     table = residency_spans.c
     query = select(table.version).where(
         table.version.startswith(f"{owner.tenant}/", autoescape=True),

@@ -11,7 +11,7 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from adapters.errors import AdaptersError, LoadFailedError, NoEngineError, PlacementError, QuarantinedError
-from adapters.model import Engine, Version
+from adapters.model import SET_ASIDE, Engine, Version
 from adapters.placement.loader import Loader
 from adapters.placement.scheduling.view import Action
 from adapters.registry.catalog import Catalog, Target
@@ -110,7 +110,10 @@ class Prewarmer:
             if s.cost is not None and s.action is not Action.SERVE and s.engine not in passed
         )
         engines = (self.catalog.engines.get(name) for _, _, name in could)
-        reasons = "; ".join(f"{s.engine}: {s.reason}" for s in scores) or "none is registered"
+        reasons = (
+            "; ".join(f"{s.engine}: {s.reason}" for s in scores if not s.reason.startswith(SET_ASIDE))
+            or "none is registered"
+        )
         return [engine for engine in engines if engine], reasons
 
     async def _load(self, version: Version, engines: list[Engine], have: Collection[str]) -> str:

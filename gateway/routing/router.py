@@ -16,7 +16,7 @@ from adapters.errors import (
     QuarantinedError,
     StoreUnavailableError,
 )
-from adapters.model import Engine, Task, Version
+from adapters.model import SET_ASIDE, Engine, Task, Version
 from adapters.placement.loader import Loader
 from adapters.placement.requirements import NO_LABELS, SCORES_PROMPTS, combined, for_task
 from adapters.placement.scheduling.filters import FULL, PASSING
@@ -220,14 +220,15 @@ class Router:
         """`requires`, with the label of engines that survive scoring a prompt. Raises FlorinError if no
         engine of the fleet is known to. `name`: the request's field."""
         engines = self._fleets.of(target.base_model).engines.values()
-        if not any(view.meets(SCORES_PROMPTS) for view in engines):
+        both = combined(requires, SCORES_PROMPTS)
+        if not any(view.meets(both) for view in engines):
             raise FlorinError(
                 "unsupported_parameter",
                 f"`{name}` is not supported: scoring prompt tokens can crash an engine with all of its "
                 "requests, and no engine of this model is known to be safe.",
                 param=name,
             )
-        return combined(requires, SCORES_PROMPTS)
+        return both
 
     def scores(
         self, target: Target, requires: Mapping[str, str] = NO_LABELS, *, even_full: bool = False
@@ -448,5 +449,7 @@ class Router:
                 f"No engine can serve {target.label} now: {names} hang{'s' * (len(hanging) == 1)}.",
                 retry_after=min(math.ceil(self._hangs.next_probe(state)) or 1 for state in hanging),
             )
-        reasons = "; ".join(f"{s.engine}: {s.reason}" for s in scores) or "none is registered"
+        # Whom an engine is set aside for is not for other tenants to know.
+        visible = (s for s in scores if not s.reason.startswith(SET_ASIDE))
+        reasons = "; ".join(f"{s.engine}: {s.reason}" for s in visible) or "none is registered"
         raise FlorinError("no_engine", f"No engine can serve {target.label}: {reasons}.", retry_after=5)

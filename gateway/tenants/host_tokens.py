@@ -13,7 +13,7 @@ from pydantic import TypeAdapter, ValidationError
 from gateway.config import Settings, SettingsError
 from gateway.errors import FlorinError
 from gateway.tenants.directory import HOST, Key, Pins, Role
-from gateway.tenants.people.claims import check_times, text_of
+from gateway.tenants.people.claims import LEEWAY, check_times, text_of
 from gateway.tenants.people.issuer import Issuer
 
 _EXPIRED = "The host's token has expired. Its platform renews it: try again with the new one."
@@ -51,7 +51,7 @@ class HostTokens:
             )
         return Key(
             f"{HOST}{subject}", "", Role.ENROLMENT, "", 0, engine=engine, pins=_of_engine(pins, engine),
-            expires=expires, label=subject,
+            expires=expires + LEEWAY * 1_000_000, label=subject,
         )  # fmt: skip
 
 

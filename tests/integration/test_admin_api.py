@@ -220,6 +220,7 @@ async def test_engine_lifecycle(gateway, admin, engine, model):
         "holds": [],
         "serves": "",
         "trial": None,
+        "tenant": "",
         "capabilities": {
             "loading": "call",
             "lists": True,

@@ -126,6 +126,15 @@ async def test_metrics_are_read_by_role_metrics_and_operators(gateway):
 # -- what a host says of itself
 
 
+async def test_only_an_operator_sets_an_engine_aside(gateway, mock):
+    await gateway.add_tenant("acme")
+    async with enrolled(gateway) as http:
+        answer = await http.post("engines", json=said(mock, tenant="acme"))
+        assert code(answer) == (403, "engine_pinned")
+    async with enrolled(gateway, tenant="acme") as http:
+        assert (await http.post("engines", json=said(mock))).json()["tenant"] == "acme"
+
+
 async def test_a_host_registers_its_engine_says_that_it_lives_and_stops_it(gateway, mock):
     async with enrolled(gateway) as http:
         assert (await http.get("engines/h1")).status_code == 404

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adapters.model import release_of
+from adapters.model import SET_ASIDE, release_of
 from adapters.placement.scheduling.view import Action, Ask, EngineView
 
 UNHEALTHY = "unhealthy"
@@ -20,9 +20,8 @@ def refusal(view: EngineView, ask: Ask, action: Action) -> str:
     """Why the engine cannot serve the request in this way; empty: it can. `view` has been checked."""
     if view.blocked:
         return view.blocked
-    for label, value in ask.requires.items():
-        if view.labels.get(label) != value:
-            return f"requires {label}={value}"
+    if (ask.requires or SET_ASIDE in view.labels) and not view.meets(ask.requires):
+        return _unmet(view, ask)
     if view.serves and (reason := _of_merged(view, ask, action)):
         return reason
     full = FULL if view.refuses(ask) else ""
@@ -48,6 +47,14 @@ def _why_not_loaded(view: EngineView, ask: Ask, action: Action) -> str:
     if view.pinned >= view.slots and not (action is Action.LOAD and ask.version in view.held):  # it has one
         return "every slot is pinned"
     return ""
+
+
+def _unmet(view: EngineView, ask: Ask) -> str:
+    owner = view.labels.get(SET_ASIDE)
+    if owner is not None and ask.requires.get(SET_ASIDE) != owner:
+        return f"{SET_ASIDE} {owner}"
+    required = ((label, value) for label, value in ask.requires.items() if label != SET_ASIDE)
+    return "requires " + next(f"{name}={value}" for name, value in required if view.labels.get(name) != value)
 
 
 def _of_merged(view: EngineView, ask: Ask, action: Action) -> str:

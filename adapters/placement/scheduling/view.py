@@ -247,8 +247,8 @@ class EngineView:
         return slot.state(now) if slot is not None else None
 
     def meets(self, requires: Mapping[str, str]) -> bool:
-        """Whether it has all of these labels."""
-        return not requires or has_labels(self.labels, requires)
+        """Whether it has all of these labels, and is not set aside for another tenant."""
+        return has_labels(self.labels, requires)
 
     def holds(self, version: str, now: float) -> bool:
         return not version or self.state(version, now) is SlotState.RESIDENT

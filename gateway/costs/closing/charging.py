@@ -16,6 +16,8 @@ from gateway.costs.closing.documents import (
     CostCharge,
     CreditDraw,
     Credits,
+    DedicatedCharge,
+    DedicatedGpus,
     DiscountCharge,
     ManualCharge,
     MinimumCharge,
@@ -36,6 +38,7 @@ from gateway.costs.selling.card_lines import SELECTORS
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import (
     BATCH_SKU,
+    DEDICATED_SKU,
     DISCOUNT_SKU,
     MINIMUM_SKU,
     RESIDENCY_SKU,
@@ -139,6 +142,8 @@ def charges_of(month: TenantMonth, step: int = 1) -> Charges:
         parts |= {"tokens": current.used, "minimum": current.top_up}
         if current.resident:
             parts["residency"] = current.residency
+        if current.gpu_time:
+            parts["dedicated"] = current.gpu_time
         if current.batch_discount:
             parts["batch"] = current.batch_discount
         if current.discount:
@@ -215,6 +220,7 @@ def _lines(charges: MonthCharges, cents: Mapping[str, Cents], step: int) -> Iter
             ),
             **_amounts(line.residency, of_residents[n]),
         )
+    yield from _of_dedicated(charges, cents, step)
     discounts = {n: line.batch_discount(card.batch_percent) for n, line in enumerate(charges.lines)}
     given = {n: discount for n, discount in discounts.items() if discount}
     for n, in_cents in rounded(given, cents.get("batch", 0), step=step).items():
@@ -244,6 +250,28 @@ def _lines(charges: MonthCharges, cents: Mapping[str, Cents], step: int) -> Iter
             price=price_id(card, "minimum"),
             monthly_minimum=card.minimum_micros,
             **_amounts(charges.top_up, cents["minimum"]),
+        )
+
+
+def _of_dedicated(charges: MonthCharges, cents: Mapping[str, Cents], step: int) -> Iterator[Charge]:
+    lines = [line for line in charges.lines if line.dedicated]
+    of_lines = rounded(
+        {n: line.gpu_time for n, line in enumerate(lines)}, cents.get("dedicated", 0), step=step
+    )
+    for n, line in enumerate(lines):
+        name = line.line.name
+        yield DedicatedCharge(
+            kind="dedicated",
+            sku=line_sku(DEDICATED_SKU, name),
+            price=price_id(charges.card, "dedicated", name),
+            **_of_line(name),
+            hours=total(line.dedicated.values()),
+            per_gpu_hour=line.per_gpu_hour,
+            gpus=tuple(
+                DedicatedGpus(gpu_type=gpu_type, hours=hours)
+                for gpu_type, hours in sorted(line.dedicated.items())
+            ),
+            **_amounts(line.gpu_time, of_lines[n]),
         )
 
 

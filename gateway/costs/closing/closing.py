@@ -51,6 +51,7 @@ from gateway.costs.rollups.posted_rows import lock_postings
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.selling.assignments import RULES
 from gateway.costs.selling.card_store import card_rows
+from gateway.costs.selling.dedicated import store_dedicated
 from gateway.costs.selling.residency import store_residency
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.chain import seal
@@ -190,6 +191,8 @@ def _cut_off(
         "charging": RULES,
         "residency": store_residency(connection, month),
     }
+    if dedicated := store_dedicated(connection, month):
+        terms["dedicated"] = dedicated
     if lines := lines_to_keep(connection, month):
         terms["manual_lines"] = lines
     if holdings := holdings_in(month, read_grants(connection)):

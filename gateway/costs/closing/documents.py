@@ -122,6 +122,20 @@ class ResidencyCharge(_Priced):
     adapters: tuple[ResidentAdapter, ...]
 
 
+class DedicatedGpus(Document):
+    gpu_type: str
+    hours: HoursText
+
+
+class DedicatedCharge(_Priced):
+    """GPU-hours of engines that are set aside for the tenant."""
+
+    kind: Literal["dedicated"]
+    hours: HoursText
+    per_gpu_hour: MicrosText
+    gpus: tuple[DedicatedGpus, ...]
+
+
 class _TokenCounts(Document):
     input_tokens: int = 0
     cached_tokens: int = 0
@@ -166,6 +180,7 @@ Charge = Annotated[
     TokenCharge
     | RequestCharge
     | ResidencyCharge
+    | DedicatedCharge
     | BatchDiscount
     | DiscountCharge
     | MinimumCharge

@@ -1,6 +1,6 @@
-"""Rows of a customer's own file that its rate card adds for a whole month: resident adapters, the free
-allowance, discounts and the minimum. The allowance's row has the tiers, too: by how much the month's usage is
-cheaper than at list prices. And the lines that somebody added.
+"""Rows of a customer's own file that its rate card adds for a whole month: resident adapters, engines
+that are set aside, the free allowance, discounts and the minimum. The allowance's row has the tiers, too: by
+how much the month's usage is cheaper than at list prices. And the lines that somebody added.
 
 Allowance and discounts are credits, and the minimum is an adjustment: they have costs, but neither quantities
 nor unit prices, which FOCUS wants to be positive, and so no SKU price, which would have them.
@@ -18,14 +18,15 @@ from gateway.costs.periods import iso, month_of
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import (
     BATCH_SKU,
+    DEDICATED_SKU,
     DISCOUNT_SKU,
     MINIMUM_SKU,
     RESIDENCY_SKU,
     MonthCharges,
     MonthCorrection,
+    hours_price,
     line_sku,
     price_id,
-    residency_price,
 )
 from gateway.units import CENT
 
@@ -80,12 +81,43 @@ def of_month(charges: MonthCharges, tenant: str, month: str) -> Iterator[Row]:
             "ConsumedQuantity": Fixed(hours, 3),
             "ConsumedUnit": "Hours",
             **unit_price(Fixed(per_hour, 6)),
-            **costs(residency_price(per_hour, hours)),
+            **costs(hours_price(per_hour, hours)),
             "x_Adapter": adapter,
             "x_Bucket": "residency",
             **no_tokens(tenant),
         }
+    yield from _of_dedicated(charges, tenant, month)
     yield from _adjustments(card, _adjusted(charges), tenant, month)
+
+
+def _of_dedicated(charges: MonthCharges, tenant: str, month: str) -> Iterator[Row]:
+    card = charges.card
+    for line in charges.lines:
+        for gpu_type, hours in sorted(line.dedicated.items()):
+            yield {
+                **_within(month),
+                "ChargeClass": None,
+                "ChargeDescription": f"Dedicated {gpu_type} GPUs, rate card {card.name}",
+                "ResourceId": f"dedicated/{gpu_type}",
+                "ResourceName": gpu_type,
+                "ResourceType": "GPU",
+                **named(tenant),
+                **sku(
+                    card,
+                    line_sku(DEDICATED_SKU, line.line.name),
+                    price_id(card, "dedicated", line.line.name),
+                    "Dedicated GPUs",
+                ),
+                "PricingQuantity": Fixed(hours, 3),
+                "PricingUnit": "GPU-Hours",
+                "ConsumedQuantity": Fixed(hours, 3),
+                "ConsumedUnit": "GPU-Hours",
+                **unit_price(Fixed(line.per_gpu_hour, 6)),
+                **costs(hours_price(line.per_gpu_hour, hours)),
+                "x_Bucket": "dedicated",
+                **no_tokens(tenant),
+                "x_GpuType": gpu_type,
+            }
 
 
 def of_lines(lines: Sequence[MonthLine], tenant: str, month: str) -> Iterator[Row]:

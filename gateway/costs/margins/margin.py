@@ -21,7 +21,7 @@ from gateway.costs.closing.preview import MonthSettlement, settlement_now
 from gateway.costs.cost_lines import read_lines
 from gateway.costs.periods import month_of
 from gateway.costs.prices.book import PriceBook
-from gateway.costs.selling.charges import residency_price
+from gateway.costs.selling.charges import hours_price
 from gateway.costs.selling.posted import PRICED_BY, key_of, tokens_of
 from gateway.metering.ledger.ledger import Ledger
 from gateway.units import NOTHING, Amount, amount_text, decimal_text, half_up, total
@@ -86,7 +86,7 @@ def _adapter_prices(connection: Connection, settled: MonthSettlement) -> Adapter
 
 def _residency_prices(charges: Charges) -> dict[str, Amount]:
     return {
-        resident.adapter: residency_price(line.per_hour, resident.hours)
+        resident.adapter: hours_price(line.per_hour, resident.hours)
         for line in charges.lines
         if isinstance(line, ResidencyCharge)
         for resident in line.adapters

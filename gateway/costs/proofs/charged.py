@@ -2,7 +2,7 @@
 
 Records say how much of what is charged, and prices what it costs. What a customer cannot recompute is taken
 as stated: costs of GPU time, which is withheld; corrections, which follow the allowance, tiers and minimum of
-their own month; the hours of resident adapters; what people added.
+their own month; the hours of resident adapters and of dedicated GPUs; what people added.
 """
 
 from __future__ import annotations
@@ -79,6 +79,7 @@ def as_stated(statement: _Document) -> list[str]:
     names: dict[str, str | None] = {
         "cost": _COST,
         "residency": "the hours of resident adapters",
+        "dedicated": "the hours of dedicated GPUs",
         "correction": "corrections of earlier months",
         **dict.fromkeys((*SOLD, "batch_discount", "discount", "minimum")),
     }

@@ -25,6 +25,9 @@ def line_amount(line: _Document, before: Sequence[_Document], amount_before: Fra
         case "residency":
             hours = sum((decimal(adapter["hours"]) for adapter in line["adapters"]), Fraction(0))
             return hours * decimal(line["per_hour"])
+        case "dedicated":
+            hours = sum((decimal(gpus["hours"]) for gpus in line["gpus"]), Fraction(0))
+            return hours * decimal(line["per_gpu_hour"])
         case "batch_discount":
             same = (x for x in before if x["kind"] in _TOKENS and x.get("line", "") == line.get("line", ""))
             return -sum((_of_batches(line, kind) for kind in same), Fraction(0))

@@ -22,7 +22,7 @@ Sighting = tuple[str, str, int, str]
 
 _ROLL_SECONDS = 30.0
 _SIGHTING = ("engine", "worker", "started", "phase")
-_TERMS = ("gpu_type", "gpu_count", "region", "purchase", "base_model")
+_TERMS = ("gpu_type", "gpu_count", "region", "purchase", "base_model", "tenant")
 _PLACE = ("hour", "engine", "gpu_type", "gpu_count")
 _HOUR = ("region", "purchase", "base_model", "provisioned_us", "startup_us", "busy_us", "nano_gpu_hours")
 _WEIGHTS = ("prefill_ps", "cached_ps", "decode_ps", "kv_ps", "load_ps")

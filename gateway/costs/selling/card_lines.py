@@ -121,6 +121,8 @@ class CardLine:
     request_micros: Micros = Micros(0)  # noqa: RUF009  # an integer
     residency_micros: Micros | None = None
     """Per hour in which an adapter is resident; None: the card's."""
+    gpu_hour_micros: Micros | None = None
+    """Per GPU-hour of engines that are set aside for the tenant; None: the card's."""
     free_input: int = 0
     free_cached: int = 0
     free_output: int = 0

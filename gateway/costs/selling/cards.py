@@ -57,6 +57,8 @@ class RateCard:
     reasoning_micros: Micros | None = None
     """This and the rest is stored and kept only where it says something. None: as output tokens."""
     request_micros: Micros = Micros(0)  # noqa: RUF009  # an integer
+    gpu_hour_micros: Micros = Micros(0)  # noqa: RUF009  # an integer
+    """Per GPU-hour of engines that are set aside for the tenant."""
     free_requests: int = 0
     tiers: tuple[Tier, ...] = ()
     volume: bool = False
@@ -112,6 +114,14 @@ class RateCard:
     def prices_residency(self, adapters: Iterable[str]) -> bool:
         return any(self.residency_line(adapter).residency_micros for adapter in adapters)
 
+    def dedicated_line(self, gpu_type: str) -> CardLine:
+        """By which the hours of engines that are set aside are priced."""
+        own = (n for n in self.lines if n.gpu_type == gpu_type and n.gpu_hour_micros is not None)
+        return next(own, None) or self.default_line
+
+    def prices_dedicated(self, gpu_types: Iterable[str]) -> bool:
+        return any(self.dedicated_line(gpu_type).gpu_hour_micros for gpu_type in gpu_types)
+
     @property
     def tells_batches(self) -> bool:
         """Whether batches have another price than other requests."""
@@ -130,6 +140,7 @@ class RateCard:
             "cached_per_million": micros_text(self.cached_micros),
             "output_per_million": micros_text(self.output_micros),
             "residency_per_adapter_hour": micros_text(self.residency_micros),
+            "per_gpu_hour": micros_text(self.gpu_hour_micros),
             "batch_percent": self.batch_percent,
             "monthly_minimum": micros_text(self.minimum_micros),
             "free_input_tokens": self.free_input,
@@ -145,8 +156,8 @@ class RateCard:
 
 
 MORE: Final = (
-    "reasoning_micros", "request_micros", "free_requests", "tiers", "volume", "discount_percent",
-    "discount_until", "lines",
+    "reasoning_micros", "request_micros", "gpu_hour_micros", "free_requests", "tiers", "volume",
+    "discount_percent", "discount_until", "lines",
 )  # fmt: skip  # one name a line says no more
 _NO_TERMS: Final = {"name", "valid_from", "reason", "recorded_at"}
 _OF_DEFAULT: Final = {f.name for f in fields(RateCard)} & {f.name for f in fields(CardLine)} - {"name"}
@@ -167,7 +178,7 @@ def _more(prices: RateCard | CardLine) -> dict[str, Any]:
 
 
 def _line(line: CardLine) -> dict[str, Any]:
-    resident = line.residency_micros
+    resident, gpu_hour = line.residency_micros, line.gpu_hour_micros
     return {
         "name": line.name,
         **{name: getattr(line, name) or None for name in SELECTORS},
@@ -175,6 +186,7 @@ def _line(line: CardLine) -> dict[str, Any]:
         "cached_per_million": micros_text(line.cached_micros),
         "output_per_million": micros_text(line.output_micros),
         "residency_per_adapter_hour": None if resident is None else micros_text(resident),
+        "per_gpu_hour": None if gpu_hour is None else micros_text(gpu_hour),
         "free_input_tokens": line.free_input,
         "free_cached_tokens": line.free_cached,
         "free_output_tokens": line.free_output,
@@ -212,13 +224,20 @@ def check_lines(lines: Sequence[CardLine]) -> None:
                 "lines",
                 f"Line {line.name} names no adapter, so it cannot have a price per adapter-hour of its own.",
             )
+        if line.gpu_hour_micros is not None and (
+            not line.gpu_type or any(value for value in line.selectors if value != line.gpu_type)
+        ):
+            raise RateCardError(
+                "lines",
+                f"Line {line.name} has a price per GPU-hour: such a line names a GPU type and nothing else.",
+            )
         names.add(line.name)
         taken[line.selectors] = line.name
 
 
 def rate(param: str, value: str) -> Micros:
-    """Per million tokens, or per adapter-hour. Raises RateCardError unless it is a decimal ≥ 0 with at most
-    six places."""
+    """Per million tokens, per adapter-hour or per GPU-hour. Raises RateCardError unless it is a decimal ≥ 0
+    with at most six places."""
     return Micros(_micros(param, value, _LARGEST))
 
 

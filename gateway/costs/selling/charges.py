@@ -2,7 +2,8 @@
 on the statement.
 
 A month is charged as a whole, line by line of the card: tokens and requests of each kind, less the free ones,
-by the price and its tiers, with a discount on tokens of batches; the hours of resident adapters times theirs.
+by the price and its tiers, with a discount on tokens of batches; the hours of resident adapters, and the
+GPU-hours of engines that are set aside for the customer, times theirs.
 Then the card's discount is taken off; and if what is left is below its minimum, the difference is charged. So
 what late records change in a closed month is the difference of two such sums, with the month's own card,
 allowance, residency and minimum; it is charged in the month in which they are posted.
@@ -24,6 +25,7 @@ from gateway.costs.selling.card_lines import (
     added,
 )
 from gateway.costs.selling.cards import RateCard
+from gateway.costs.selling.dedicated import GpuHours
 from gateway.costs.selling.residency import Residency
 from gateway.metering.records import BATCH
 from gateway.units import NOTHING, Amount, Micros, MilliHours, total, worth
@@ -40,6 +42,7 @@ only on their names: see `line_sku`."""
 MINIMUM_SKU = "monthly-minimum"
 BATCH_SKU = "batch-discount"
 RESIDENCY_SKU = "adapter-residency"
+DEDICATED_SKU = "dedicated-gpus"
 DISCOUNT_SKU = "discount"
 _PER_MILLI_HOUR = 10**6
 """A millionth per hour is 10**6 units of an amount a thousandth of an hour."""
@@ -85,6 +88,9 @@ class LineCharges:
     resident: Residency = field(default_factory=dict)
     """Adapters that are charged for being resident: empty if that has no price."""
     per_hour: Micros = Micros(0)  # noqa: RUF009  # an integer
+    dedicated: GpuHours = field(default_factory=dict)
+    """GPU-hours of engines that are set aside: empty if they have no price."""
+    per_gpu_hour: Micros = Micros(0)  # noqa: RUF009  # an integer
 
     @property
     def used(self) -> Amount:
@@ -94,7 +100,12 @@ class LineCharges:
     @property
     def residency(self) -> Amount:
         """The amount for `resident`."""
-        return residency_price(self.per_hour, total(self.resident.values()))
+        return hours_price(self.per_hour, total(self.resident.values()))
+
+    @property
+    def gpu_time(self) -> Amount:
+        """The amount for `dedicated`."""
+        return hours_price(self.per_gpu_hour, total(self.dedicated.values()))
 
     def batch_discount(self, percent: int) -> Amount:
         """The amount, 0 or less. `percent`: what batches' tokens cost."""
@@ -150,13 +161,22 @@ class MonthCharges:
         return total(line.residency for line in self.lines)
 
     @property
+    def gpu_time(self) -> Amount:
+        """The amount for engines that are set aside."""
+        return total(line.gpu_time for line in self.lines)
+
+    @property
     def discount(self) -> Amount:
         """0 or less."""
-        return Amount(-((self.used + self.batch_discount + self.residency) * self.discount_percent // 100))
+        return Amount(-(self._undiscounted * self.discount_percent // 100))
+
+    @property
+    def _undiscounted(self) -> int:
+        return self.used + self.batch_discount + self.residency + self.gpu_time
 
     @property
     def amount(self) -> Amount:
-        return Amount(self.used + self.batch_discount + self.residency + self.discount + self.top_up)
+        return Amount(self._undiscounted + self.discount + self.top_up)
 
     @property
     def tokens(self) -> Tokens:
@@ -170,10 +190,14 @@ class MonthCharges:
 
 
 def charge(
-    card: RateCard, month: str, used: Mapping[PriceKey, Tokens], resident: Residency | None = None
+    card: RateCard,
+    month: str,
+    used: Mapping[PriceKey, Tokens],
+    resident: Residency | None = None,
+    dedicated: GpuHours | None = None,
 ) -> MonthCharges:
     """A month's charges. Quantities below zero (more corrected away than there were) count as none.
-    `resident`: the tenant's adapters."""
+    `resident`: the tenant's adapters. `dedicated`: of engines that are set aside for it."""
     by_line: dict[str, tuple[Tokens, Tokens]] = {}
     unlisted = 0
     lines = {line.name: line for line in (card.default_line, *card.lines)}
@@ -190,12 +214,22 @@ def charge(
         line = card.residency_line(adapter)
         if line.residency_micros:
             of_lines.setdefault(line.name, {})[adapter] = hours
+    of_gpus: dict[str, dict[str, MilliHours]] = {}
+    for gpu_type, hours in (dedicated or {}).items():
+        line = card.dedicated_line(gpu_type)
+        if line.gpu_hour_micros:
+            of_gpus.setdefault(line.name, {})[gpu_type] = hours
     charges = MonthCharges(
         card,
         tuple(
-            _charged(line, *by_line.get(name, (NO_TOKENS, NO_TOKENS)), of_lines.get(name, {}))
+            _charged(
+                line,
+                *by_line.get(name, (NO_TOKENS, NO_TOKENS)),
+                of_lines.get(name, {}),
+                of_gpus.get(name, {}),
+            )
             for name, line in lines.items()
-            if not name or name in by_line or name in of_lines
+            if not name or name in by_line or name in of_lines or name in of_gpus
         ),
         Amount(unlisted),
         card.discount_in(month),
@@ -203,7 +237,9 @@ def charge(
     return replace(charges, top_up=Amount(max(worth(card.minimum_micros) - charges.amount, 0)))
 
 
-def _charged(line: CardLine, tokens: Tokens, batch: Tokens, resident: Residency) -> LineCharges:
+def _charged(
+    line: CardLine, tokens: Tokens, batch: Tokens, resident: Residency, dedicated: GpuHours
+) -> LineCharges:
     quantities = ((price, max(line.quantity(price.kind, tokens), 0)) for price in line.prices)
     return LineCharges(
         line,
@@ -211,10 +247,12 @@ def _charged(line: CardLine, tokens: Tokens, batch: Tokens, resident: Residency)
         batch,
         resident,
         line.residency_micros or Micros(0),
+        dedicated,
+        line.gpu_hour_micros or Micros(0),
     )
 
 
-def residency_price(per_hour: Micros, hours: MilliHours) -> Amount:
+def hours_price(per_hour: Micros, hours: MilliHours) -> Amount:
     return Amount(hours * per_hour * _PER_MILLI_HOUR)
 
 

@@ -66,10 +66,12 @@ def _added(card: RateCard) -> None:
     currency, resident = clean(card.currency), card.residency_per_adapter_hour
     say(
         f"Rate card {clean(card.name)} from {clean(card.valid_from)}, per million tokens: "
-        f"{_prices(card.model_copy(update={'tiers': ()}))} {currency}"
+        f"{_prices(card.model_copy(update={'tiers': (), 'per_gpu_hour': '0'}))} {currency}"
         + (f"; batches at {card.batch_percent} %" if card.batch_percent != 100 else "")
         + (f"; {clean(resident)} {currency} per adapter-hour." if Decimal(resident) else ".")
     )
+    if Decimal(card.per_gpu_hour):
+        say(f"  {clean(card.per_gpu_hour)} {currency} per GPU-hour of engines that are set aside.")
     for tier in _tiers(card):
         say(f"  {tier}.")
     for line in card.lines:
@@ -90,6 +92,8 @@ def _prices(prices: RateCard | CardLine) -> str:
     words = [f"{clean(price)} {kind}" for kind, price in kinds.items() if price is not None]
     if Decimal(prices.per_request):
         words.append(f"{clean(prices.per_request)} per request")
+    if prices.per_gpu_hour is not None and Decimal(prices.per_gpu_hour):
+        words.append(f"{clean(prices.per_gpu_hour)} per GPU-hour")
     return ", ".join((*words, *_tiers(prices)))
 
 

@@ -76,6 +76,7 @@ def card_of(new: NewRateCard, now: int) -> RateCard:
             recorded_at=now,
             batch_percent=new.batch_percent,
             residency_micros=rate("residency_per_adapter_hour", new.residency_per_adapter_hour),
+            gpu_hour_micros=rate("per_gpu_hour", new.per_gpu_hour),
             discount_percent=new.discount_percent,
             discount_until="" if until is None else _month("discount_until", until, now),
             lines=lines,
@@ -84,13 +85,14 @@ def card_of(new: NewRateCard, now: int) -> RateCard:
 
 def _line(new: NewCardLine) -> CardLine:
     """Raises RateCardError."""
-    resident = new.residency_per_adapter_hour
+    resident, gpu_hour = new.residency_per_adapter_hour, new.per_gpu_hour
     selectors: dict[str, Any] = {name: getattr(new, name) or "" for name in SELECTORS}
     return CardLine(
         **_prices(new, f"lines, {new.name[:63]}: "),
         **selectors,
         name=card_name(new.name, "a line of a rate card"),
         residency_micros=None if resident is None else rate("residency_per_adapter_hour", resident),
+        gpu_hour_micros=None if gpu_hour is None else rate("per_gpu_hour", gpu_hour),
     )
 
 

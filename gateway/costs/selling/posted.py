@@ -14,6 +14,7 @@ from gateway.costs.selling.assignments import RULES, RateCards
 from gateway.costs.selling.card_lines import NO_TOKENS, PriceKey, Tokens, added
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import MonthCharges, MonthCorrection, TenantMonth, charge
+from gateway.costs.selling.dedicated import Dedicated, dedicated_in
 from gateway.costs.selling.residency import Residency, of_tenants, residency_of
 from gateway.metering.ledger.schema import periods
 from gateway.metering.records import task_of
@@ -41,7 +42,8 @@ def key_of(line: CostLine, adapter: str, base_model: str, service_tier: str = ""
 
 
 def charged_tenants(connection: Connection, month: str, cards: RateCards) -> list[str]:
-    """Tenants that pay for a month even without usage: a minimum, or for a resident adapter."""
+    """Tenants that pay for a month even without usage: a minimum, for a resident adapter, or for
+    engines that are set aside."""
     if not cards.assignments:
         return []
     residents = [
@@ -49,7 +51,12 @@ def charged_tenants(connection: Connection, month: str, cards: RateCards) -> lis
         for tenant, adapters in _residents(connection, month, cards).items()
         if (card := cards.card(tenant, month)) is not None and card.prices_residency(adapters)
     ]
-    return sorted({*cards.charged(month), *residents})
+    owners = [
+        tenant
+        for tenant, gpu_types in _dedicated(connection, month, cards).items()
+        if (card := cards.card(tenant, month)) is not None and card.prices_dedicated(gpu_types)
+    ]
+    return sorted({*cards.charged(month), *residents, *owners})
 
 
 def _owing(connection: Connection, month: str, cards: RateCards) -> set[str]:
@@ -62,6 +69,12 @@ def _residents(connection: Connection, month: str, cards: RateCards) -> dict[str
     """Tenant → its resident adapters; not looked for if no card has a price for them."""
     priced = any(line.residency_micros for card in cards.cards for line in (card.default_line, *card.lines))
     return dict(of_tenants(residency_of(connection, month))) if priced else {}
+
+
+def _dedicated(connection: Connection, month: str, cards: RateCards) -> Dedicated:
+    """Likewise."""
+    priced = any(line.gpu_hour_micros for card in cards.cards for line in (card.default_line, *card.lines))
+    return dedicated_in(connection, month) if priced else {}
 
 
 def tenant_months(
@@ -93,13 +106,16 @@ def tenant_months(
         before |= _used(read_postings(connection, book, name, by, first=name, last=previous), name)
         after |= _used(read_postings(connection, book, name, by, first=name, last=month), name)
     resident = {name: _residents(connection, name, cards) for name in {month, *earlier}}
+    dedicated = {name: _dedicated(connection, name, cards) for name in {month, *earlier}}
     owing = {name: _owing(connection, name, cards) for name in earlier}
     owing[month] = set(charged_tenants(connection, month, cards))
 
     def charges(card: RateCard, key: tuple[str, str], amounts: _Used) -> MonthCharges:
         """Without usage, only who has an assignment of its own pays the minimum."""
         tenant, name = key
-        charged = charge(card, name, amounts.get(key, {}), resident[name].get(tenant))
+        charged = charge(
+            card, name, amounts.get(key, {}), resident[name].get(tenant), dedicated[name].get(tenant)
+        )
         due = key in amounts or tenant in owing[name] or cards.rules < RULES
         return charged if due else replace(charged, top_up=NOTHING)
 

@@ -88,12 +88,18 @@ class NewCardLine(NewPrices):
     residency_per_adapter_hour: _Decimal | None = Field(
         None, description="Only with `adapter`. Default: the card's."
     )
+    per_gpu_hour: _Decimal | None = Field(
+        None, description="Only with `gpu_type` and nothing else. Default: the card's."
+    )
 
 
 class NewRateCard(NewPrices):
     name: str = Field(max_length=63, description="The same for all its versions.", examples=["standard"])
     residency_per_adapter_hour: Annotated[_Decimal, Option(flag="--residency", kind="decimal")] = Field(
         "0", description="Price of an hour in which an adapter of the tenant is resident on an engine."
+    )
+    per_gpu_hour: Annotated[_Decimal, Option(kind="decimal")] = Field(
+        "0", description="Price of a GPU-hour of engines that are set aside for the tenant."
     )
     batch_percent: Annotated[int, Option(flag="--batch")] = Field(
         100, ge=0, le=100, description="What batches' tokens cost, in percent of the others'."
@@ -206,6 +212,7 @@ class CardLine(_Prices):
     gpu_type: str | None
     service_tier: str | None
     residency_per_adapter_hour: Money | None = Field(description="null: the card's.")
+    per_gpu_hour: Money | None = Field(None, description="null: the card's.")
 
 
 class RateCard(_Prices):
@@ -215,6 +222,7 @@ class RateCard(_Prices):
     valid_from: str = Field(description="First month.")
     currency: str
     residency_per_adapter_hour: Money
+    per_gpu_hour: Money = Field("0.00", description="Of engines that are set aside for the tenant.")
     batch_percent: int
     monthly_minimum: Money
     discount_percent: int = 0

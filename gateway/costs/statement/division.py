@@ -33,7 +33,7 @@ class Division:
     unused_cents: Cents
     """The share of unused time."""
     other_cents: Cents
-    """Corrections and, with a rate card, residency, allowance, discount and minimum."""
+    """Corrections and, with a rate card, residency, dedicated GPUs, allowance, discount and minimum."""
 
 
 @dataclass(frozen=True, slots=True)

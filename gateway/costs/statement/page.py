@@ -242,6 +242,9 @@ def _priced(line: Mapping[str, Any]) -> dict[str, str]:
     if line["kind"] == "residency":
         hours = f"{_grouped(line['hours'])} h"
         return {"quantity": hours, "free": "", "unit_price": f"{line['per_hour']} per hour"}
+    if line["kind"] == "dedicated":
+        hours = f"{_grouped(line['hours'])} GPU-h"
+        return {"quantity": hours, "free": "", "unit_price": f"{line['per_gpu_hour']} per GPU-hour"}
     if "tokens" in line:
         quantity, free, price = line["tokens"], line["free_tokens"], f"{line['per_million']} per million"
     elif "requests" in line:
@@ -272,6 +275,8 @@ def _charge_name(line: Mapping[str, Any]) -> str:
     if line["kind"] == "residency":
         many = len(line["adapters"])
         return f"Residency of {many:,} adapter{'' if many == 1 else 's'}{_of_line(line)}"
+    if line["kind"] == "dedicated":
+        return f"Dedicated GPUs: {', '.join(gpus['gpu_type'] for gpus in line['gpus'])}{_of_line(line)}"
     if line["kind"] == "batch_discount":
         return f"Discount on batches, whose tokens cost {line['batch_percent']} %{_of_line(line)}"
     if line["kind"] == "discount":

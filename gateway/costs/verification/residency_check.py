@@ -1,4 +1,5 @@
-"""Checks the resident adapters of a closed month: their hours are as sealed, and as the samples give them."""
+"""Checks the resident adapters and the dedicated engines of a closed month: their hours are as sealed, and as
+the samples and sightings give them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection
 
 from gateway.costs.periods import month_of
+from gateway.costs.selling import dedicated
 from gateway.costs.selling.residency import BRIDGE, sampled_residency, stored_residency, summary
 from gateway.units import HOUR, MilliHours, hours_text
 
@@ -33,3 +35,33 @@ def residency_check(
                 f"{adapter} was resident for {hours_text(kept)} hours, the samples give {hours_text(now)}"
             )
     return wrong, sealed["hours"]
+
+
+def dedicated_check(
+    connection: Connection, month: str, terms: Mapping[str, Any] | None, closing_at: int
+) -> tuple[list[str], str] | None:
+    """The same for engines that were set aside. `terms`: None if the month had none; the answer is None if it
+    has none now either."""
+    stored = dedicated.stored_dedicated(connection, month)
+    sighted = dedicated.sighted_dedicated(connection, month)
+    if terms is None and not stored and not sighted:
+        return None
+    sealed, known = dedicated.summary(stored), terms or dedicated.summary({})
+    wrong = [
+        f"the stored hours have {name} {sealed[name]}, sealed as {known[name]}"
+        for name in sealed
+        if sealed[name] != known[name]
+    ]
+    late = closing_at < month_of(month).end + BRIDGE
+    gpus = dedicated.dedicated_gpus(connection, month) if late else {}
+    keys = {
+        (tenant, gpu_type) for hours in (stored, sighted) for tenant in hours for gpu_type in hours[tenant]
+    }
+    for tenant, gpu_type in sorted(keys):
+        kept, now = (hours.get(tenant, {}).get(gpu_type, MilliHours(0)) for hours in (stored, sighted))
+        if not 0 <= now - kept <= (BRIDGE * 1000 * gpus.get((tenant, gpu_type), 0)) // HOUR + late:
+            wrong.append(
+                f"{tenant} had {hours_text(kept)} dedicated {gpu_type} GPU-hours, "
+                f"the sightings give {hours_text(now)}"
+            )
+    return wrong, sealed["gpu_hours"]

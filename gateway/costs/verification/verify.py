@@ -8,7 +8,7 @@ only what `periods` says, but also what was written to the ledger's chain.
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -30,7 +30,7 @@ from gateway.costs.rollups.daily_sums import differing_sums
 from gateway.costs.verification.pricing_checks import changed_prices, cost_check, wrong_rates
 from gateway.costs.verification.recomputation import recompute_hours
 from gateway.costs.verification.record_counts import HourlyCounts
-from gateway.costs.verification.residency_check import residency_check
+from gateway.costs.verification.residency_check import dedicated_check, residency_check
 from gateway.metering.ledger.chain import PRUNED, is_as_sealed
 from gateway.metering.ledger.engine_hours import pruned_before
 from gateway.metering.ledger.ledger import Ledger
@@ -139,6 +139,7 @@ def _verify(ledger: Ledger, month: str, progress: Progress, *, quick: bool) -> V
             ),
             _cost(connection, stored),
             _residency(connection, stored),
+            *_dedicated(connection, stored),
             _statements(connection, stored),
             _cents(stored),
         ]
@@ -249,6 +250,14 @@ def _residency(connection: Connection, stored: StoredPeriod) -> ProofCheck:
     return _said("residency", wrong, f"{summed} adapter-hours match the samples of the engines' slots.")
 
 
+def _dedicated(connection: Connection, stored: StoredPeriod) -> Iterator[ProofCheck]:
+    month, terms = stored.cover.month, stored.terms.get("dedicated")
+    checked = dedicated_check(connection, month, terms, stored.row["closing_at"])
+    if checked is not None:
+        wrong, summed = checked
+        yield _said("dedicated", wrong, f"{summed} dedicated GPU-hours match the sightings of engines.")
+
+
 def _statements(connection: Connection, stored: StoredPeriod) -> ProofCheck:
     """Recomputed from the roll-ups; their record counts and roots are checked against the records."""
     users = [tenant for tenant, statement in stored.statements.items() if statement["records"]]
@@ -258,6 +267,8 @@ def _statements(connection: Connection, stored: StoredPeriod) -> ProofCheck:
         recorded = stored.statements.get(tenant)
         if recorded is None:
             wrong.append(f"{tenant} has no statement")
+        elif tenant not in settled.statements:
+            wrong.append(f"{tenant} has a statement, but nothing to pay")
         else:
             figures = settled.statements[tenant].document()
             names = [name for name, value in figures.items() if recorded.get(name) != value]

@@ -204,6 +204,7 @@ _QUIET: dict[str, dict[str, Any]] = {
         "region": "",
         "purchase": "on_demand",
         "labels": {},
+        "tenant": "",
         "host": "",
         "state": "active",
     },

@@ -15,7 +15,7 @@ from gateway.errors import FlorinError
 from gateway.fleet.adapters.schemas.adapters import VersionName
 from gateway.fleet.engines.operations.checks import normal_url
 from gateway.fleet.engines.schemas.engines import EngineState
-from gateway.fleet.engines.schemas.registration import EngineLabels, EngineOptions, OnlyVersion
+from gateway.fleet.engines.schemas.registration import EngineLabels, EngineOptions, EngineTenant, OnlyVersion
 from gateway.schemas.base import (
     Address,
     Count,
@@ -104,6 +104,7 @@ class PinsSpec(StrictBody):
     region: str | None = Field(None, max_length=63, pattern=r"^[ -~]*$", description="Its region.")
     purchase: Purchase | None = Field(None, description="Its purchase model.")
     labels: EngineLabels | None = Field(None, description="Its labels.")
+    tenant: EngineTenant | None = Field(None, description="For whom it is set aside.")
     address: Address | None = Field(None, description="The host in its URL.")
     serves: OnlyVersion | None = Field(None, description="The only version that it serves; empty: any.")
 

@@ -31,6 +31,7 @@ from gateway.fleet.placement.schemas import (
 from gateway.operations.state import State
 from gateway.routing.decision_log import RECORDS
 from gateway.schemas.base import Listed
+from gateway.tenants.engine_requirements import engine_requirements
 
 _MOVES = 20
 
@@ -68,7 +69,7 @@ async def explain(tenant: str, name: str, state: StateDep) -> Explanation:
     target = state.catalog.resolve(tenant, str(adapter), base_access=False)
     if target is None:
         raise NotFoundError(f"There is no adapter {str(adapter)[:140]!r}.")
-    scores = state.router.scores(target, state.directory.requires(tenant))
+    scores = state.router.scores(target, engine_requirements(state.directory, state.catalog, tenant))
     best = next((s for s in scores if s.cost is not None), None)
     moves = [move for move in await _recorded_moves(state) if move.version.startswith(f"{adapter}@")]
     return Explanation(

@@ -84,11 +84,12 @@ class EngineLife:
 
 
 def terms_of(engine: Engine) -> dict[str, Any]:
-    """What determines the price of its time. Other terms begin another span."""
+    """What determines the price of its time, and whose it is. Other terms begin another span."""
     return {
         "gpu_type": engine.gpu_type,
         "gpu_count": engine.gpu_count,
         "region": engine.region,
         "purchase": engine.purchase,
         "base_model": engine.base_model,
+        "tenant": engine.tenant,
     }

@@ -78,6 +78,7 @@ class EnginePins(Answer):
     purchase: str | None = None
     address: str | None = None
     labels: dict[str, str] | None = None
+    tenant: str | None = Field(None, description="For whom it is set aside; empty: for nobody.")
 
 
 class Key(Answer):

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from adapters.errors import InUseError, NotFoundError
-from adapters.model import AdapterName, check_name
+from adapters.model import SET_ASIDE, AdapterName, check_name
 from adapters.placement.requirements import shown
 from adapters.registry.catalog import Catalog
 from adapters.registry.changes.settings import plan_unshare
@@ -108,11 +108,12 @@ def unmet(catalog: Catalog, tenant: Tenant) -> list[str]:
     own = [a for a in catalog.adapters.values() if a.name.startswith(f"{tenant.name}/")]
     live = [catalog.versions.get(f"{a.name}@v{a.live}") for a in own]
     fleets = {v.base_model for v in live if v is not None} or catalog.bases.keys()
+    requires = {**tenant.requires, SET_ASIDE: tenant.name}
     return [
         f"No engine of {base} has {shown(tenant.requires)}: requests of {tenant.name} are refused until one "
         "has"
         for base in sorted(fleets)
-        if tenant.requires and not any(engine.meets(tenant.requires) for engine in catalog.fleet(base))
+        if tenant.requires and not any(engine.meets(requires) for engine in catalog.fleet(base))
     ]
 
 
@@ -175,16 +176,19 @@ async def _check_late(state: State, removed: Tenant, actor: str) -> None:
 
 
 def obstacles(reading: RegistryReading, name: str, now: int) -> list[Obstacle]:
-    """What keeps a tenant from being removed: its adapters, adapters shared with it, and valid keys. Pure."""
+    """What keeps a tenant from being removed: its adapters, adapters shared with it, engines set
+    aside for it, its members, and valid keys. Pure."""
     adapters = sorted(reading.catalog.adapters.values(), key=lambda a: a.name)
     own = [a.name for a in adapters if a.name.startswith(f"{name}/")]
     shared = [a.name for a in adapters if name in a.shared_with]
     keys = [k for k in reading.directory.keys.values() if k.tenant == name and k.valid(now)]
+    engines = sorted(e.name for e in reading.catalog.engines.values() if e.tenant == name)
     members = sorted(t.name for t in reading.directory.members(name) if t.name != name)
     unshare = f"take {name} out of shared_with of {{}} (florin apply)"
     return [
         *(Obstacle(kind="adapter", id=a, command=f"florin adapter remove {a}") for a in own),
         *(Obstacle(kind="share", id=a, command=unshare.format(a)) for a in shared),
+        *(Obstacle(kind="engine", id=e, command=f"florin engine remove {e}") for e in engines),
         *(
             Obstacle(kind="member", id=m, command=f"florin tenant update {m} --organization none")
             for m in members
@@ -214,6 +218,7 @@ def _action(old: Tenant | None, new: Tenant) -> str:
 def _in_the_way(name: str, left: list[Obstacle]) -> str:
     words = {
         "adapter": "adapter {}",
+        "engine": "engine {}, which is set aside for it",
         "share": "adapter {}, which is shared with it",
         "key": "key {}",
         "member": "its member {}",
@@ -223,7 +228,7 @@ def _in_the_way(name: str, left: list[Obstacle]) -> str:
     return (
         f"{name} cannot be removed while there is {', '.join(named)}{more}: first run `{left[0].command}`"
         f"{', and so on' if len(left) > 1 else ''}. `florin tenant remove {name} --dry-run` lists "
-        "everything, and `--cascade` removes it, too."
+        "everything, and `--cascade` removes its keys, adapters and shares, too."
     )
 
 
@@ -232,15 +237,17 @@ def _not_found(name: str) -> NotFoundError:
 
 
 _ORDER = ("key", "share", "adapter")
-"""Keys first: then nothing is called or added any more."""
+"""What `remove_all` removes. Keys first: then nothing is called or added any more."""
 
 
 async def remove_all(state: State, name: str, *, actor: str) -> tuple[bool, list[Obstacle]]:
     """Remove a tenant, and before it its keys, its adapters, and the sharing of others' adapters with it.
     Returns whether it was there, and what was removed with it. Each step is a commit of its own: if it ends
-    in the middle, the tenant is still there, and doing it again completes it. Raises InUseError if something
-    was added meanwhile."""
+    in the middle, the tenant is still there, and doing it again completes it. Raises InUseError, before the
+    first step if the tenant has members or engines, or at the end if something was added meanwhile."""
     there, obstacles = await remove(state, name, actor=actor, dry_run=True)
+    if stays := [obstacle for obstacle in obstacles if obstacle.kind not in _ORDER]:
+        raise InUseError(_in_the_way(name, stays))
     ordered = sorted(obstacles, key=lambda obstacle: _ORDER.index(obstacle.kind))
     for obstacle in ordered:
         await _clear(state, name, obstacle, Authority(actor))

@@ -174,8 +174,8 @@ class Issuer:
             return {}
         try:
             return {"authorization": f"Bearer {self._token.read_text().strip()}"}
-        except OSError as error:
-            raise IssuerError(f"Cannot read {self._token}: {error.strerror or error}.") from error
+        except (OSError, UnicodeDecodeError) as error:
+            raise IssuerError(f"Cannot read {self._token}: {error}.") from error
 
     def session(self) -> aiohttp.ClientSession:
         """For requests to the issuer."""

@@ -135,8 +135,9 @@ class TenantPage(Tenant, AtAGlance):
 class Obstacle(Answer):
     """What has to go before a tenant can be removed."""
 
-    kind: Literal["adapter", "share", "member", "key"] = Field(
-        description="`share`: of another tenant's adapter; `member`: a tenant of the organization that it is."
+    kind: Literal["adapter", "share", "engine", "member", "key"] = Field(
+        description="`share`: of another tenant's adapter; `engine`: one that is set aside for it; `member`: "
+        "a tenant of the organization that it is."
     )
     id: str
     command: str = Field(description="Removes it.")

@@ -15,11 +15,11 @@ from gateway.fleet.engines.schemas.registration import NewEngine
 
 _LEFT: Final = ("name", "url", "base", "driver", "serves", "slots", "max_rank", "cpu_slots", "seats", "tasks")
 _RIGHT: Final = (
-    *("gpu_type", "gpu_count", "purchase", "region", "labels", "host", "base_config", "trial"),
+    *("gpu_type", "gpu_count", "purchase", "region", "labels", "tenant", "host", "base_config", "trial"),
     "verify",
 )
 """The form's columns."""
-_TOKEN: Final = ("engine", "expires_in", "base", "gpu_type", "address")
+_TOKEN: Final = ("engine", "expires_in", "base", "gpu_type", "tenant", "address")
 
 
 async def add_form(visit: Visit) -> Response:

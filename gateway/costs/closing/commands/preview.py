@@ -11,6 +11,7 @@ from gateway.costs.closing.documents import (
     Charge,
     CorrectionCharge,
     CostCharge,
+    DedicatedCharge,
     DiscountCharge,
     MinimumCharge,
     RequestCharge,
@@ -162,6 +163,9 @@ def _charge(charge: Charge) -> str:
         case ResidencyCharge():
             hours = f"{Decimal(hours_text(charge.hours)):,} adapter-hours at {micros_text(charge.per_hour)}"
             return hours + _line(charge.line)
+        case DedicatedCharge():
+            hours = f"{Decimal(hours_text(charge.hours)):,} dedicated GPU-hours"
+            return f"{hours} at {micros_text(charge.per_gpu_hour)}{_line(charge.line)}"
         case DiscountCharge():
             end = f" until {charge.until}" if charge.until else ""
             return f"discount of {charge.percent} %{end}"

@@ -21,6 +21,7 @@ class Sighting(Answer):
     region: str
     purchase: str
     base_model: str
+    tenant: str = Field("", description="For whom it was set aside; empty: nobody.")
 
 
 class Sightings(Answer):

@@ -35,6 +35,7 @@ from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, catch_up, change
 from gateway.routing.prewarming import Prewarmed
 from gateway.tenants.directory import Tenant
+from gateway.tenants.engine_requirements import engine_requirements
 
 log = logging.getLogger(__name__)
 
@@ -216,7 +217,7 @@ def unreachable(state: State, adapter: Adapter) -> list[str]:
     version = state.catalog.versions.get(f"{adapter.name}@v{adapter.live}")
     if version is None:
         return []
-    requires = state.directory.requires(version.tenant)
+    requires = engine_requirements(state.directory, state.catalog, version.tenant)
     able = [
         engine
         for engine in state.catalog.fleet(version.base_model)
@@ -224,7 +225,7 @@ def unreachable(state: State, adapter: Adapter) -> list[str]:
     ]
     if len(able) >= adapter.min_replicas:
         return []
-    which = f" with {shown(requires)}" if requires else ""
+    which = f" with {shown(requires)}" if shown(requires) else ""
     return [
         f"{adapter.name} can be on {len(able)} engines{which}, fewer than the {adapter.min_replicas} wanted"
     ]

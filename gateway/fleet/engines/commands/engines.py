@@ -183,10 +183,11 @@ def lasting(seconds: float) -> str:
 
 
 def _gpus(engine: Engine) -> str:
-    """`2 x H200`, with purchase model and region if set: `2 x H200 spot, eu-1`."""
+    """`2 x H200`, with purchase model, region and tenant if set: `2 x H200 spot, eu-1, for acme`."""
     purchase = "" if engine.purchase == "on_demand" else f" {engine.purchase}"
     region = f", {engine.region}" if engine.region else ""
-    return f"{engine.gpu_count} x {engine.gpu_type}{purchase}{region}"
+    owner = f", for {engine.tenant}" if engine.tenant else ""
+    return f"{engine.gpu_count} x {engine.gpu_type}{purchase}{region}{owner}"
 
 
 def _state(session: Session, name: str, state: str) -> None:

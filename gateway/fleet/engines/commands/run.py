@@ -20,7 +20,7 @@ app = typer.Typer()
 
 
 @command(app, "run", key_file=HostKeyFile)
-@with_options(NewEngine, only=("region", "purchase", "labels", "host", "prompt_scores", "trial"))
+@with_options(NewEngine, only=("region", "purchase", "labels", "tenant", "host", "prompt_scores", "trial"))
 def run(
     session: Session,
     engine_command: Annotated[
@@ -175,6 +175,7 @@ def run(
         region=registered.region,
         purchase=registered.purchase,
         labels=registered.labels,
+        tenant=registered.tenant,
         domain=registered.host,
         url=(advertise or f"{scheme}://{addresses.bracketed(reached)}:{launch.port}").rstrip("/"),
         own_url=f"{scheme}://{addresses.bracketed(own)}:{launch.port}",

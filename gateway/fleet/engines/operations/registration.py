@@ -66,6 +66,10 @@ async def register(
         _check_one_kind(reading, engine)
         old = reading.catalog.engines.get(engine.name)
         new = registered_again(old, engine) if old else replace(engine, registered=now)
+        if own:  # a host does not settle whose requests it gets
+            kept = old.tenant if old else ""
+            new = replace(new, tenant=kept if own.pins.tenant is None else own.pins.tenant)
+        _check_tenant(reading, new, old)
         fleet = reading.catalog.fleet(new.base_model)
         new = replace(new, trial=trials.after_registration(old, new, body.trial, fleet, now))
         known = reading.catalog.bases.get(body.base)
@@ -159,6 +163,13 @@ def _check_claims(own: Key, body: NewEngine, peer: str | None) -> None:
                 f"Engine {own.engine} may be at {may}, but not at {url[:200]}: pin its address with "
                 f"`florin engine token create --name {own.engine} --address …`, and enrol the host again.",
             )
+    if body.tenant and body.tenant != own.pins.tenant:
+        raise FlorinError(
+            "engine_pinned",
+            f"Only an operator sets engine {own.engine} aside for a tenant: enrol its host again "
+            f"(`florin engine token create --name {own.engine} --tenant {body.tenant}`).",
+            param="tenant",
+        )
     _check_settled(own, body)
 
 
@@ -169,6 +180,13 @@ def _check_settled(own: Key, body: NewEngine) -> None:
             f"Engine {own.engine} registers with {conflict}: to change that, enrol its host again "
             f"(`florin engine token create --name {own.engine}`).",
         )
+
+
+def _check_tenant(reading: RegistryReading, new: Engine, old: Engine | None) -> None:
+    """Raises NotFoundError."""
+    known = old is not None and old.tenant == new.tenant
+    if new.tenant and not known and new.tenant not in reading.directory.tenants:
+        raise NotFoundError(f"There is no tenant {new.tenant!r} to set engine {new.name} aside for.")
 
 
 def _settled(reading: RegistryReading, own: Key, body: NewEngine, *, changed: bool) -> list[Change]:

@@ -8,7 +8,13 @@ from typing import Annotated
 from pydantic import Field
 
 from adapters.model import Purchase
-from gateway.fleet.engines.schemas.registration import PURCHASES, EngineLabels, OnlyVersion, Token
+from gateway.fleet.engines.schemas.registration import (
+    PURCHASES,
+    EngineLabels,
+    EngineTenant,
+    OnlyVersion,
+    Token,
+)
 from gateway.schemas.base import Address, Answer, Count, Label, StrictBody
 from gateway.schemas.options import Option
 from gateway.tenants.keys.schemas import Key
@@ -39,6 +45,9 @@ class NewToken(StrictBody):
     )
     purchase: Annotated[Purchase | None, Option(choices=PURCHASES)] = Field(
         None, description="Pinned purchase model."
+    )
+    tenant: Annotated[EngineTenant | None, Option("Set aside for")] = Field(
+        None, description="The tenant that the engine is set aside for: it serves no other; empty: nobody."
     )
     labels: Annotated[EngineLabels | None, Option(flag="--label")] = Field(
         None, description="The engine's labels, pinned: it has these."

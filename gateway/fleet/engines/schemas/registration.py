@@ -55,6 +55,7 @@ def _not_reserved(labels: dict[str, str]) -> dict[str, str]:
     return labels
 
 
+EngineTenant = Annotated[str, StringConstraints(pattern=r"^([a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?)?$")]
 EngineLabels = Annotated[Labels, AfterValidator(_not_reserved)]
 
 
@@ -112,6 +113,12 @@ class EngineOptions(StrictBody):
         default_factory=dict,
         description="What tenants may require of it, besides its region and GPU type.",
         examples=[{"pool": "acme"}],
+    )
+    tenant: Annotated[EngineTenant, Option("Set aside for")] = Field(
+        "",
+        description="The tenant that it is set aside for: it serves no other. Empty: everyone. A host cannot "
+        "change it with a key of its own.",
+        examples=["acme"],
     )
     host: Annotated[HostName, Option("Failure domain")] = Field(
         "",

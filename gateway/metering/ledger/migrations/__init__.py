@@ -44,6 +44,7 @@ REVISIONS = (
     "0020",
     "0023",
     "0024",
+    "0027",
 )
 HEAD = REVISIONS[-1]
 """The revision that this code requires."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, String, Table, Text
+from sqlalchemy import BigInteger, Column, Index, String, Table, Text, text
 
 from gateway.metering.ledger.schema.metadata import schema
 
@@ -21,6 +21,13 @@ engine_spans = Table(
     Column("region", Text, nullable=False),
     Column("purchase", String(16), nullable=False),
     Column("base_model", Text, nullable=False),
+    Column(
+        "tenant",
+        Text,
+        nullable=False,
+        server_default=text("''"),
+        comment="for whom it was set aside; empty: nobody",
+    ),
     Index("engine_spans_by_time", "seen"),
     comment="when each worker saw each engine alive; their union is the provisioned time",
 )

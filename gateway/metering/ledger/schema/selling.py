@@ -76,6 +76,17 @@ period_residency = Table(
     "changed",
 )
 
+period_dedicated = Table(
+    "period_dedicated",
+    schema,
+    Column("month", String(7), primary_key=True),
+    Column("tenant", Text, primary_key=True),
+    Column("gpu_type", Text, primary_key=True),
+    Column("milli_hours", BigInteger, nullable=False, comment="thousandths of a GPU-hour, rounded down"),
+    comment="GPU time of engines that were set aside for a tenant in a month, from engine_spans when it was "
+    "closed; never changed",
+)
+
 invoices = Table(
     "invoices",
     schema,

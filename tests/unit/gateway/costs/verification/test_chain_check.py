@@ -137,7 +137,9 @@ UNDER_SEALS = "its month's seal covers it"
 MEASURED = "recorded by machines until the month is closed; its roll-ups are under the month's seal"
 OF_SERVICE = "no money follows from it"
 NOT_CHAINED = {
-    **dict.fromkeys(("period_tenants", "period_residency", "rollups", "rollup_parts"), UNDER_SEALS),
+    **dict.fromkeys(
+        ("period_tenants", "period_residency", "period_dedicated", "rollups", "rollup_parts"), UNDER_SEALS
+    ),
     **dict.fromkeys(
         ("daily_rollups", "daily_parts", "unsummed_days"), "sums of roll-ups, which `verify` compares"
     ),
