@@ -11,8 +11,9 @@ from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from adapters.errors import AdaptersError, LoadFailedError, NoEngineError, PlacementError, QuarantinedError
-from adapters.model import SET_ASIDE, Engine, Version
+from adapters.model import Engine, Version
 from adapters.placement.loader import Loader
+from adapters.placement.scheduling.filters import PRIVATE
 from adapters.placement.scheduling.view import Action
 from adapters.registry.catalog import Catalog, Target
 from gateway.routing.fleets import Fleets
@@ -111,7 +112,7 @@ class Prewarmer:
         )
         engines = (self.catalog.engines.get(name) for _, _, name in could)
         reasons = (
-            "; ".join(f"{s.engine}: {s.reason}" for s in scores if not s.reason.startswith(SET_ASIDE))
+            "; ".join(f"{s.engine}: {s.reason}" for s in scores if not s.reason.startswith(PRIVATE))
             or "none is registered"
         )
         return [engine for engine in engines if engine], reasons

@@ -16,10 +16,10 @@ from adapters.errors import (
     QuarantinedError,
     StoreUnavailableError,
 )
-from adapters.model import SET_ASIDE, Engine, Task, Version
+from adapters.model import Engine, Task, Version
 from adapters.placement.loader import Loader
 from adapters.placement.requirements import NO_LABELS, SCORES_PROMPTS, combined, for_task
-from adapters.placement.scheduling.filters import FULL, PASSING
+from adapters.placement.scheduling.filters import FULL, PASSING, PRIVATE
 from adapters.placement.scheduling.patience import worth_waiting
 from adapters.placement.scheduling.prefix_cache import NOTHING_SEEN, Seen
 from adapters.placement.scheduling.scheduler import OPENS, Scheduler
@@ -449,7 +449,6 @@ class Router:
                 f"No engine can serve {target.label} now: {names} hang{'s' * (len(hanging) == 1)}.",
                 retry_after=min(math.ceil(self._hangs.next_probe(state)) or 1 for state in hanging),
             )
-        # Whom an engine is set aside for is not for other tenants to know.
-        visible = (s for s in scores if not s.reason.startswith(SET_ASIDE))
+        visible = (s for s in scores if not s.reason.startswith(PRIVATE))
         reasons = "; ".join(f"{s.engine}: {s.reason}" for s in visible) or "none is registered"
         raise FlorinError("no_engine", f"No engine can serve {target.label}: {reasons}.", retry_after=5)

@@ -11,6 +11,9 @@ VACATED = "its slot there is being vacated"
 NO_ROOM = "had no free slot a moment ago"
 FULL = "full: it runs as many requests as it can"
 NOT_STARTED_WITH = "was not started with it, and loads nothing later"
+SERVES_ONLY = "serves only"
+PRIVATE = SET_ASIDE, SERVES_ONLY
+"""Begin the reasons that name whom an engine is for, which is not for other tenants to know."""
 UNVERIFIED = "has yet to be compared with an engine that loads it"
 PASSING = frozenset({UNHEALTHY, VACATED, NO_ROOM, FULL})
 """Reasons that may pass, so that waiting can help."""
@@ -61,5 +64,5 @@ def _of_merged(view: EngineView, ask: Ask, action: Action) -> str:
     """Why an engine into whose weights a version is merged cannot serve the request; empty: it can. Nothing
     is loaded there: once the leader has compared it, it holds the version."""
     if ask.document is None or ask.document.id != view.serves:
-        return f"serves only {view.serves}"
+        return f"{SERVES_ONLY} {view.serves}"
     return UNVERIFIED if action in {Action.LOAD, Action.ACTIVATE} else ""

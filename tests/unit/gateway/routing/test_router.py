@@ -366,6 +366,14 @@ async def test_what_cannot_come_is_refused_at_once(fleet: Fleet, engines: Collec
     assert fleet.waited == []
 
 
+async def test_a_refusal_does_not_name_whom_an_engine_is_for(fleet: Fleet):
+    engines = (engine_document("a", serves="bolt/secret@v1"), engine_document("b", tenant="bolt"))
+    fleet.catalog.engines = {engine.name: engine for engine in engines}
+    with pytest.raises(FlorinError) as caught:
+        await fleet.place(fleet.request(ADAPTER))
+    assert (caught.value.code, "bolt" in caught.value.message) == ("no_engine", False)
+
+
 async def test_an_answer_ends_a_streak_of_failures(fleet: Fleet):
     lease = await fleet.place(fleet.request())
     fleet.health.record_failed_attempt(lease.state)
