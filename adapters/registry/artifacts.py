@@ -170,7 +170,9 @@ def freshen(directory: Path) -> bool:
         return False
     except PermissionError:
         pass  # another user's: a process that may not touch it may not remove it either
-    return True
+    return (
+        directory.exists()
+    )  # it may have been detached after its path was looked up, before its time was set
 
 
 def _sizes(directory: Path) -> dict[str, int] | None:

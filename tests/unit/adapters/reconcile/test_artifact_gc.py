@@ -183,6 +183,21 @@ def test_what_a_process_that_died_left_half_deleted_is_never_put_back(artifacts,
     assert not artifact.path.exists()
 
 
+def test_what_is_removed_while_a_publisher_sets_its_time_is_written_anew(artifacts, monkeypatch):
+    artifact, remover = publish(artifacts), ArtifactRemover(artifacts)
+    age(artifact.path)
+    set_time = os.utime
+
+    def looked_up_before(path, *args):
+        if Path(path) == artifact.path and remover.detach(artifact.digest):
+            remover.delete_or_restore(no_one)
+            return
+        set_time(path, *args)
+
+    monkeypatch.setattr(os, "utime", looked_up_before)
+    assert (publish(artifacts).path / "adapter_model.safetensors").exists()
+
+
 def test_publishers_and_removers_at_once_never_lose_what_was_published(artifacts):
     """Each round, one publishes content that somebody else takes away at the same moment."""
     remover = ArtifactRemover(artifacts)
