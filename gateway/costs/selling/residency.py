@@ -11,13 +11,14 @@ on these count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from sqlalchemy import Connection, insert, select
 
 from gateway.costs.merkle import digest
-from gateway.costs.periods import Period, month_of
+from gateway.costs.periods import month_of
+from gateway.costs.rollups.attribution import union, within
 from gateway.metering.ledger.schema import period_residency, periods, residency_spans
 from gateway.units import HOUR, MilliHours, hours_text, total
 
@@ -51,19 +52,8 @@ def sampled_residency(connection: Connection, month: str) -> Residency:
     stays: dict[str, list[tuple[int, int]]] = {}
     for version, started, seen in connection.execute(query):
         stays.setdefault(version.partition("@")[0], []).append((started, seen))
-    hours = {adapter: covered(own, period) // _MILLI_HOUR for adapter, own in sorted(stays.items())}
-    return {adapter: MilliHours(milli) for adapter, milli in hours.items() if milli}
-
-
-def covered(stays: Iterable[tuple[int, int]], within: Period) -> int:
-    """Microseconds of a period in at least one of the stays."""
-    total_time, until = 0, within.start
-    for started, seen in sorted(stays):
-        begin, end = max(started, until), min(seen, within.end)
-        if end > begin:
-            total_time += end - begin
-            until = end
-    return total_time
+    times = {adapter: within(union(own), period.start, period.end) for adapter, own in sorted(stays.items())}
+    return {a: MilliHours(time // _MILLI_HOUR) for a, time in times.items() if time >= _MILLI_HOUR}
 
 
 def store_residency(connection: Connection, month: str) -> dict[str, Any]:

@@ -11,11 +11,11 @@ from gateway.costs.closing.charging import charges_of
 from gateway.costs.closing.closing import close
 from gateway.costs.closing.preview import settlement_now
 from gateway.costs.margins.margin import month_margin
-from gateway.costs.periods import Period
+from gateway.costs.rollups.attribution import union, within
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.selling.card_lines import Tokens
 from gateway.costs.selling.charges import MonthCorrection, TenantMonth
-from gateway.costs.selling.residency import covered, of_tenants, residency_of
+from gateway.costs.selling.residency import of_tenants, residency_of
 from gateway.costs.statement.page import statement_json, statement_page
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.ledger import Ledger
@@ -83,7 +83,7 @@ def ledger(ledger_with):
     ],
 )
 def test_time_counts_once_within_the_month(stays, whole):
-    assert covered(stays, Period(100, 200)) == whole
+    assert within(union(stays), 100, 200) == whole
 
 
 def test_hours_are_those_with_a_version_somewhere(ledger):
