@@ -24,7 +24,7 @@ CONCLUDED_FROM: Final = "2026-11-27T07:04:31+00:00"
 
 _INTRO = """
 Measured by `loadtests/gpu/` with a Llama of 8 billion parameters in bfloat16, its weights random, and with
-adapters of all its linear layers. Every round is in `loadtests/results/gpu.json`; in the tables are medians.
+adapters of all its linear layers. Every round is in `loadtests/gpu/measured.json`; in the tables are medians.
 """
 _CONSTANTS = """
 ## The constants in use
