@@ -75,7 +75,7 @@ class HostConfig:
     prompt_scores: str = ""
     """What the operator says of whether it survives scoring prompts: `safe`, `unsafe`; empty: nothing."""
     tenant: str = ""
-    """For whom the engine is set aside; empty: everyone."""
+    """The only tenant that the engine serves; empty: it serves all."""
     trial: int = 0
     """Percent of the requests with which a version that is new there is tried first; 0: it is not."""
     on_line: OnLine | None = None

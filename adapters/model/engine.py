@@ -181,7 +181,7 @@ class Engine:
     trial: Trial | None = None
     """None: it is an engine like the others."""
     tenant: str = ""
-    """For whom it is set aside: it serves no other tenant. Empty: everyone."""
+    """The only tenant that it serves; empty: it serves all."""
 
     @property
     def domain(self) -> str:
@@ -190,7 +190,7 @@ class Engine:
 
     @property
     def all_labels(self) -> dict[str, str]:
-        """With its region and GPU type, and for whom it is set aside."""
+        """With its region and GPU type, and the tenant that it is set aside for."""
         labels = {**self.labels, "region": self.region, "gpu_type": self.gpu_type}
         return {**labels, SET_ASIDE: self.tenant} if self.tenant else labels
 

@@ -150,7 +150,7 @@ class Catalog:
     def _engines_changed(self) -> None:
         self.engine_changes += 1
         self.tenants_with_engines = {e.tenant for e in self.engines.values() if e.tenant}
-        """Those for whom engines are set aside."""
+        """Tenants with engines of their own."""
 
     def _apply_adapter(self, name: str, new: Adapter | None) -> None:
         old = self.adapters.get(name)

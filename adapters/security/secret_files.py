@@ -32,9 +32,9 @@ def read_key(path: Path) -> str:
 
 
 def read_private(path: Path) -> str:
-    """Return the contents of a small text file that only its owner can read. A file owned by root may also be
-    group-readable, as mounted secrets are, and so may one whose group has its owner's number, and is nobody
-    else's: Kubernetes mounts the tokens of service accounts so. Raises KeyFileError."""
+    """Return the contents of a small text file that only its owner can read. It may also be group-readable if
+    root owns it, as mounted secrets are, or if its group has the same number as its owner, as the tokens that
+    Kubernetes mounts for service accounts do. Raises KeyFileError."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:

@@ -114,8 +114,8 @@ class Pins:
     serves: str | None = None
     """Id of the version that is merged into its weights; empty: none is."""
     tenant: str | None = None
-    """For whom the engine is set aside; empty: for nobody. Registrations do not pin it: None leaves it as an
-    operator has set it."""
+    """The only tenant that the engine serves; empty: it serves all. Registrations do not pin it: None leaves
+    it as an operator has set it."""
 
 
 @dataclass(frozen=True, slots=True)

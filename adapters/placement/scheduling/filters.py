@@ -13,7 +13,7 @@ FULL = "full: it runs as many requests as it can"
 NOT_STARTED_WITH = "was not started with it, and loads nothing later"
 SERVES_ONLY = "serves only"
 PRIVATE = SET_ASIDE, SERVES_ONLY
-"""Begin the reasons that name whom an engine is for, which is not for other tenants to know."""
+"""Reasons that begin so name the tenant that an engine serves. Other tenants must not see them."""
 UNVERIFIED = "has yet to be compared with an engine that loads it"
 PASSING = frozenset({UNHEALTHY, VACATED, NO_ROOM, FULL})
 """Reasons that may pass, so that waiting can help."""

@@ -78,7 +78,7 @@ class EnginePins(Answer):
     purchase: str | None = None
     address: str | None = None
     labels: dict[str, str] | None = None
-    tenant: str | None = Field(None, description="For whom it is set aside; empty: for nobody.")
+    tenant: str | None = Field(None, description="The tenant that it is set aside for; empty: none.")
 
 
 class Key(Answer):

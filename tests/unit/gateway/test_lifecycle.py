@@ -212,7 +212,7 @@ async def test_what_has_been_answered_is_not_answered_again(seen, client):
 
 async def deliver(seen: Recording, *does: Any, answer: Any = None) -> None:
     routing_state = SimpleNamespace(compared=())
-    request = Request(Client().exchange, None, None, None, answer, routing_state, UNLIMITED)  # type: ignore[arg-type]
+    request = Request(Client().exchange, None, None, None, answer, routing_state, UNLIMITED)  # type: ignore[arg-type]  # unread
     await ScriptedDelivery(seen, *does).deliver(request)
 
 

@@ -155,7 +155,7 @@ async def test_in_a_trial_what_other_engines_answer_does_not_count(counted: Coun
     for _ in range(5):
         request = counted.counts.of_trial(tried, arm, "new", batch=False)
         for lease in (Lease(Record("failover"), trouble="died").on("new"), Lease(STREAM).on("b")):
-            request.ended(lease, answers=1, loads=0)  # type: ignore[arg-type]
+            request.ended(lease, answers=1, loads=0)  # type: ignore[arg-type]  # what it reads of a lease
     await counted.counts.report()
     assert await counted.store.canary_counts(Comparison.of_trial(tried).key) == {
         field_of(0, arm, name): 1 for name in "nk"

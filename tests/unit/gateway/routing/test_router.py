@@ -187,7 +187,7 @@ async def test_a_prompt_goes_where_it_was_seen_and_counts_as_far_as_it_is_not_ca
     assert again.pick.cached > 3_500
     record = SimpleNamespace(tokens=(5_000, 0, 1), first=0, outcome="ok")
     for _ in range(30):  # the engine reports that it has nothing of it
-        second.learn(record, answers=1)  # type: ignore[arg-type]
+        second.learn(record, answers=1)  # type: ignore[arg-type]  # what it reads of a record
     second.send(streams=True)
     second.begin()
     other = await fleet.place(fleet.request(blocks=range(20), prompt_tokens=5_000))
