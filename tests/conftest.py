@@ -41,8 +41,33 @@ for _part in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, _part, PATIENCE_S)
 
 
+SLOWEST_FIRST = ("browser", "integration", "field", "contract", "property")
+"""Folders of tests. Those of all others take milliseconds each."""
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     forms.select(config, items)
+    if workers := int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "0")):
+        items[:] = _dealt(items, workers)
+
+
+def _dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
+    """xdist gives each worker as many tests in a row, and a worker that is done takes over the end of another's row.
+    So each row begins with its share of the slow modules: some wait for processes while others compute, and the last
+    tests to be shared are quick ones."""
+    modules: dict[str, list[pytest.Item]] = {}
+    for item in items:  # the tests of the browser share one, and the world that it looks at
+        modules.setdefault("browser" if _folder(item) == "browser" else str(item.path), []).append(item)
+    ordered = sorted(modules.values(), key=lambda module: _place(_folder(module[0])))
+    return [item for first in range(workers) for module in ordered[first::workers] for item in module]
+
+
+def _place(folder: str) -> int:
+    return SLOWEST_FIRST.index(folder) if folder in SLOWEST_FIRST else len(SLOWEST_FIRST)
+
+
+def _folder(item: pytest.Item) -> str:
+    return item.path.relative_to(Path(__file__).parent).parts[0]
 
 
 _numbers = itertools.count(1)

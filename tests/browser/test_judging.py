@@ -11,7 +11,7 @@ import pytest
 from tests.browser.judging import WEIGHT, judged
 from tests.browser.watching import Watched
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]
+pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.long]  # of the judges, not of a page
 
 SOUND = """
 <!doctype html><html lang="en"><head><title>A sound page</title>

@@ -60,27 +60,6 @@ async def test_a_free_slot_is_claimed_loaded_and_confirmed(installation):
     ]
 
 
-async def test_a_confirmation_tells_what_the_version_was_verified_against(installation):
-    await claim(installation.store, "a")
-    seen = 'http://e "p"/ 1'
-    assert await installation.store.confirm("a", "e1", owner="w1", grace_ms=0, verified=seen)
-    confirmed = Placement("e1", "a", SlotState.RESIDENT, verified=seen)
-    assert (await events(installation))[-1] == ("e1/a", confirmed)
-    assert load(Placement, (await installation.store.snapshot()).documents["placement"]["e1/a"]) == confirmed
-
-
-async def test_what_is_resident_is_not_claimed_again(installation):
-    await put(installation, "a")
-    assert await claim(installation.other, "a", owner="w2") == Claim(RESIDENT, "e1")
-    assert await claim(installation.other, "a", "e2", owner="w2") == Claim(RESIDENT, "e1")
-
-
-async def test_one_loads_and_the_others_wait_on_every_engine(installation):
-    await claim(installation.store, "a")
-    assert await claim(installation.other, "a", owner="w2") == Claim(LOADING, "e1")
-    assert await claim(installation.other, "a", "e2", owner="w2") == Claim(LOADING, "e1")
-
-
 async def test_of_many_concurrent_claims_one_wins(installation):
     stores = [installation.open() for _ in range(8)]
     claims = await asyncio.gather(
@@ -109,14 +88,6 @@ async def test_the_least_recently_used_gives_way(installation):
     assert await claim(installation.store, "c") == Claim(CLAIMED, "e1", victim="b", unload=("b",))
     assert await placements(installation) == {"e1/a": SlotState.RESIDENT, "e1/c": SlotState.LOADING}
     assert ("e1/b", None) in await events(installation)
-
-
-async def test_age_of_a_touch_counts_and_never_goes_back(installation):
-    await put(installation, "a", "b")
-    installation.advance(1000)
-    await installation.store.touch("w1", [Touch("e1", "a", 10, 0), Touch("e1", "b", 20, 0)], ttl_ms=1000)
-    await installation.store.touch("w2", [Touch("e1", "a", 500, 0)], ttl_ms=1000)
-    assert list((await installation.store.recency("e1")).items()) == [("a", 10), ("b", 20)]
 
 
 async def test_pinned_leased_and_loading_stay(installation):
@@ -198,14 +169,6 @@ async def test_a_leaving_version_does_not_take_its_slot_back_from_one_who_waits(
     assert await placements(installation) == {"e1/a": SlotState.RESIDENT, "e1/b": SlotState.RESIDENT}
 
 
-async def test_a_leaving_version_may_go_to_another_engine(installation):
-    await put(installation, "a", "b")
-    await lease(installation, "a", "b", ttl=60_000)
-    await claim(installation.store, "c")
-    assert await claim(installation.store, "a", "e2") == Claim(CLAIMED, "e2")
-    assert await claim(installation.store, "a") == Claim(LOADING, "e2")
-
-
 async def test_a_mark_that_lapsed_is_residency(installation):
     await put(installation, "a", "b")
     await lease(installation, "a", "b", ttl=60_000)
@@ -226,30 +189,6 @@ async def test_a_lapsed_claim_is_taken_over_and_its_owner_fenced_off(installatio
     assert await placements(installation) == {"e1/a": SlotState.LOADING}
     assert await installation.other.confirm("a", "e1", owner="quick", grace_ms=0)
     assert not await installation.other.abandon("a", "e1", owner="quick")
-
-
-async def test_expired_claim_cannot_be_confirmed_even_if_unclaimed(installation):
-    await claim(installation.store, "a", ttl=1000)
-    installation.advance(1000)
-    assert not await installation.store.confirm("a", "e1", owner="w1", grace_ms=0)
-    assert not await installation.store.abandon("a", "e1", owner="w1")
-
-
-async def test_expired_claim_delays_nothing(installation):
-    await claim(installation.store, "a", slots=1, ttl=1000)
-    installation.advance(1000)
-    assert await claim(installation.store, "a", "e2") == Claim(CLAIMED, "e2")
-    assert await claim(installation.store, "a", "e1") == Claim(LOADING, "e2")
-    assert await claim(installation.store, "b", slots=1) == Claim(CLAIMED, "e1", victim="a", unload=("a",))
-    assert set(await placements(installation)) == {"e1/b", "e2/a"}
-
-
-async def test_abandon_gives_the_slot_back(installation):
-    await claim(installation.store, "a", slots=1)
-    assert await installation.store.abandon("a", "e1", owner="w1")
-    assert await placements(installation) == {}
-    assert (await events(installation))[-1] == ("e1/a", None)
-    assert await claim(installation.store, "b", slots=1) == Claim(CLAIMED, "e1")
 
 
 async def test_what_only_a_dead_engine_has_is_claimed_anew(installation):
@@ -274,13 +213,6 @@ async def test_a_load_is_not_overruled_for_nothing(installation):
     await claim(installation.store, "a")
     assert (await claim(installation.other, "a", "e2", slots=1, owner="w2", ignore=["e1"])).result is FULL
     assert (await placements(installation))["e1/a"] is SlotState.LOADING
-
-
-async def test_an_engine_that_forgot_loads_again_in_the_same_slot(installation):
-    await put(installation, "a", "b")
-    assert await claim(installation.store, "a", reload=True) == Claim(CLAIMED, "e1")
-    assert await claim(installation.other, "a", reload=True, owner="w2") == Claim(LOADING, "e1")
-    assert await placements(installation) == {"e1/a": SlotState.LOADING, "e1/b": SlotState.RESIDENT}
 
 
 async def test_a_reload_waits_for_a_load_elsewhere(installation):
@@ -399,16 +331,6 @@ async def test_unusual_owner_names_are_preserved(installation):
     assert await installation.store.confirm("a", "e1", owner=owner, grace_ms=0)
 
 
-async def test_lost_version_has_no_holder_but_keeps_its_slot_and_recency(installation):
-    await put(installation, "a", "b")
-    aged = await installation.store.recency("e1")
-    await installation.store.mark_lost("e1", ["a", "never-there"])
-    assert await placements(installation) == {"e1/a": SlotState.LOST, "e1/b": SlotState.RESIDENT}
-    assert await installation.store.recency("e1") == aged
-    assert (await events(installation))[-1] == ("e1/a", Placement("e1", "a", SlotState.LOST))
-    assert await claim(installation.store, "a", "e2") == Claim(CLAIMED, "e2"), "e1 is no holder"
-
-
 async def test_a_lost_version_is_claimed_again_without_a_victim(installation):
     await put(installation, "a", "b")
     await installation.store.mark_lost("e1")
@@ -457,17 +379,6 @@ async def test_a_lost_version_that_is_pinned_keeps_its_slot(installation):
     assert await claim(installation.store, "c") == Claim(PINNED, "e1")
     await installation.store.commit([Change("pin", "b", None)])
     assert await claim(installation.store, "c") == Claim(CLAIMED, "e1", victim="b", unload=("b",))
-
-
-async def test_uses_of_a_lost_version_still_count(installation):
-    await put(installation, "a", "b")
-    await installation.store.mark_lost("e1")
-    installation.advance(1000)
-    await lease(installation, "a")
-    assert list(await installation.store.recency("e1")) == ["a", "b"]
-    await claim(installation.store, "a")
-    await installation.store.confirm("a", "e1", owner="w1", grace_ms=0)
-    assert await installation.store.leases("e1") == {"a": 1}
 
 
 # -- two tiers
@@ -520,14 +431,6 @@ async def test_cached_version_is_no_holder(installation):
     assert await claim(installation.store, "b", cpu_slots=3) == Claim(RESIDENT, "e3")
 
 
-async def test_activation_needs_a_slot(installation):
-    await put(installation, "a", "b", "c", cpu_slots=3)
-    await lease(installation, "b", "c")
-    assert await claim(installation.store, "a", cpu_slots=3) == Claim(FULL, "e1")
-    await lease(installation, "b", in_flight=0)
-    assert await claim(installation.store, "a", cpu_slots=3) == Claim(ACTIVATED, "e1", victim="b")
-
-
 async def test_engine_that_forgot_a_cached_version_loads_it(installation):
     await put(installation, "a", "b", "c", cpu_slots=3)
     assert await claim(installation.store, "a", cpu_slots=3, reload=True) == Claim(CLAIMED, "e1", victim="b")
@@ -573,22 +476,7 @@ async def test_engine_with_less_memory_than_before_comes_down_to_it(installation
     assert await claim(installation.store, "c") == Claim(ACTIVATED, "e1", victim="d", unload=("d",))
 
 
-async def test_touches_of_a_cached_version_give_it_no_lease(installation):
-    await put(installation, "a", "b", "c", cpu_slots=3)
-    await lease(installation, "a")
-    assert await installation.store.leases("e1") == {}
-
-
 # -- replicas
-
-
-async def test_replica_is_claimed_beside_a_holder(installation):
-    await put(installation, "a")
-    assert await claim(installation.store, "a", "e2") == Claim(RESIDENT, "e1")
-    assert await claim(installation.store, "a", "e2", replica=True) == Claim(CLAIMED, "e2")
-    assert await claim(installation.other, "a", "e2", replica=True) == Claim(LOADING, "e2")
-    await installation.store.confirm("a", "e2", owner="w1", grace_ms=0)
-    assert await claim(installation.store, "a", "e2", replica=True) == Claim(RESIDENT, "e2")
 
 
 async def test_replicas_at_most_double_at_a_time(installation):

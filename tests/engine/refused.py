@@ -158,3 +158,10 @@ REFUSED: dict[str, tuple[Files, str, Reason]] = {
     "a classifier's adapter": (config(task_type="SEQ_CLS"), "unsupported_feature", Reason.UNSEEN),
 }  # fmt: skip
 """What is wrong → how it is made, the code by which Florin refuses it, and what an engine does with it."""
+
+SOME_REFUSED = (
+    "rank over the maximum", "DoRA", "unsupported module", "shapes too large", "lora_A alone",
+    "shapes too small", "another rank than it says", "alpha of zero", "weights NaN", "names that match nothing",
+    "half of the layers not there", "another method", "trained tokens",
+)  # fmt: skip
+"""Those of the short form: of each reason, what it takes for engines to be wrong about it."""

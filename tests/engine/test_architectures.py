@@ -7,10 +7,7 @@ and what it is compared with are both pinned, so that the short form takes a par
 
 from __future__ import annotations
 
-import json
 import re
-import subprocess
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,35 +15,14 @@ import pytest
 from adapters.checks.architectures import table
 from adapters.checks.findings import Findings
 from adapters.checks.shapes import BaseShapes, base_shapes
-from deploy.demo.engine_env import EngineEnv, engine_environ
-from tests.support.forms import LONG
-
-ROOT = Path(__file__).parents[2]
-SOME = (
-    "BertModel", "DeepseekV2ForCausalLM", "Gemma3ForConditionalGeneration", "Gemma4ForCausalLM", "GptOssForCausalLM",
-    "GraniteMoeHybridForCausalLM", "JambaForCausalLM", "LlamaForCausalLM", "MixtralForCausalLM", "Qwen2_5_VLForConditionalGeneration", "Qwen3MoeForCausalLM",
-)  # fmt: skip
-COMPARED = sorted(table()["architectures"]) if LONG else SOME
-
-
-PRINT_BOTH = """
-import sys
-from tests.tools.architectures import compare, probe
-compare.main(sys.argv[1:])
-print()
-probe.main(sys.argv[1:])
-"""
-"""In one process: most of the time of either goes into imports."""
+from deploy.demo.engine_env import EngineEnv
+from tests.engine.libraries import COMPARED, told_by
 
 
 @pytest.fixture(scope="module")
-def printed(engine_env: EngineEnv) -> list[dict[str, Any]]:
-    environ = engine_environ()
-    environ["PYTHONPATH"] = f"{ROOT}:{environ['PYTHONPATH']}"
-    command = [str(engine_env.python), "-c", PRINT_BOTH, *COMPARED]
-    done = subprocess.run(command, capture_output=True, text=True, env=environ, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    return [json.loads(line) for line in done.stdout.splitlines()]
+def printed(engine_env: EngineEnv) -> tuple[dict[str, Any], dict[str, Any]]:
+    built, rows, _ = told_by(engine_env.python)
+    return built, rows
 
 
 def shapes_of(name: str, config: dict[str, Any]) -> BaseShapes:
@@ -56,7 +32,7 @@ def shapes_of(name: str, config: dict[str, Any]) -> BaseShapes:
     return shapes
 
 
-def test_every_module_is_as_the_libraries_build_it(printed: list[dict[str, Any]]) -> None:
+def test_every_module_is_as_the_libraries_build_it(printed: tuple[dict[str, Any], dict[str, Any]]) -> None:
     built, _ = printed
     assert sorted(built) == sorted(COMPARED)
     for name, models in built.items():
@@ -102,7 +78,7 @@ def number_in(path: str) -> int:
     return int(found[0]) if found else 0
 
 
-def test_the_libraries_give_the_committed_table(printed: list[dict[str, Any]]) -> None:
+def test_the_libraries_give_the_committed_table(printed: tuple[dict[str, Any], dict[str, Any]]) -> None:
     _, probed = printed
     assert probed["vllm"] == table()["vllm"]
     assert probed["transformers"] == table()["transformers"]

@@ -32,8 +32,8 @@ from deploy.demo.engines import DemoEngine, Fleet
 from deploy.demo.model import DemoModel
 from tests.broken.case import Case, sound
 from tests.engine.conftest import post, repair, unload_all
-from tests.engine.refused import REFUSED, Files, Reason, config, weights_by
-from tests.support.forms import LONG
+from tests.engine.refused import REFUSED, SOME_REFUSED, Files, Reason, config, weights_by
+from tests.support.forms import LONG, some_of
 from tests.support.lora import Family
 
 PEFT = Path(__file__).with_name("peft_answers.py")
@@ -191,7 +191,7 @@ def reason(subject: Subject, directory: Path) -> Reason:
     return Reason.UNSEEN if answer.like(subject.adapter) else Reason.WRONG
 
 
-@pytest.mark.parametrize("what", REFUSED)
+@pytest.mark.parametrize("what", some_of(REFUSED, *SOME_REFUSED))
 def test_what_is_refused_would_fail_or_be_wrong(what: str, subject: Subject, tmp_path: Path):
     files, code, expected = REFUSED[what]
     directory = write(tmp_path / "a", subject.model, files)

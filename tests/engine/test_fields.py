@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -12,27 +11,20 @@ import pytest
 
 from adapters.engine_agent import engine_command
 from adapters.engine_agent import engine_flags as flags
-from deploy.demo.engine_env import EngineEnv, engine_environ
+from deploy.demo.engine_env import EngineEnv
 from deploy.demo.engines import Fleet
 from deploy.demo.model import DemoModel
 from gateway.fields.registry import without_rule
+from tests.engine.libraries import told_by
 from tests.engine.test_gateway import ask, counters, messages
 from tests.support.harness import Gateway
 
-HERE = Path(__file__).parent
-SNAPSHOT = HERE.parent / "unit" / "gateway" / "fields" / "vllm_fields.json"
+SNAPSHOT = Path(__file__).parents[1] / "unit" / "gateway" / "fields" / "vllm_fields.json"
 
 
 @pytest.fixture(scope="module")
 def installed(engine_env: EngineEnv) -> dict[str, Any]:
-    printed = subprocess.run(
-        [str(engine_env.python), str(HERE / "vllm_fields.py")],
-        capture_output=True,
-        text=True,
-        check=True,
-        env=engine_environ() | {"VLLM_TARGET_DEVICE": "cpu", "VLLM_LOGGING_LEVEL": "ERROR"},
-    ).stdout
-    return json.loads(printed[printed.index("{") :])
+    return told_by(engine_env.python)[2]
 
 
 def test_every_field_of_the_installed_vllm_has_a_rule(installed: dict[str, Any]):

@@ -102,16 +102,15 @@ async def test_what_a_client_leaves_is_counted_to_the_token(
 
 
 async def test_tools_and_schemas(gateway: Gateway, acme: anthropic.AsyncAnthropic):
-    must: Any
-    for must in ({"type": "tool", "name": "weather"}, {"type": "any"}):
-        answer = await acme.messages.create(**GREEDY, messages=ASKED, tools=[TOOL], tool_choice=must)
-        async with acme.messages.stream(**GREEDY, messages=ASKED, tools=[TOOL], tool_choice=must) as stream:
-            streamed = await stream.get_final_message()
-        for message in (answer, streamed):
-            [use] = [block for block in message.content if block.type == "tool_use"]
-            assert message.stop_reason == "tool_use"
-            assert use.name == "weather"
-            assert use.input in CITIES
+    must: Any = {"type": "tool", "name": "weather"}
+    answer = await acme.messages.create(**GREEDY, messages=ASKED, tools=[TOOL], tool_choice=must)
+    async with acme.messages.stream(**GREEDY, messages=ASKED, tools=[TOOL], tool_choice=must) as stream:
+        streamed = await stream.get_final_message()
+    for message in (answer, streamed):
+        [use] = [block for block in message.content if block.type == "tool_use"]
+        assert message.stop_reason == "tool_use"
+        assert use.name == "weather"
+        assert use.input in CITIES
     result: Any = {
         "role": "user",
         "content": [{"type": "tool_result", "tool_use_id": use.id, "content": "Snow"}],

@@ -96,4 +96,5 @@ def main() -> None:
     json.dump({"vllm": installed(), "fields": found, "flags": flags}, sys.stdout, indent=1)
 
 
-main()
+if __name__ == "__main__":
+    main()

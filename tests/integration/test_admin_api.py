@@ -11,10 +11,9 @@ from typing import Any
 import httpx2
 import pytest
 
-from adapters.store.embedded import EmbeddedValkey
 from adapters.store.protocol.registry import Change
 from loadtests.mock_engine import MockEngine
-from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
+from tests.support.harness import running_gateway
 from tests.support.lora import LLAMA, lora_config, write_adapter
 from tests.support.waiting import until
 
@@ -489,11 +488,6 @@ async def test_an_engine_that_moves_or_leaves_is_unplaced(gateway, admin, engine
         assert (await gateway.state.store.snapshot()).documents.get("placement", {}) == {}
 
 
-async def test_the_operators_key_is_the_bootstrap_key(gateway):
-    async with gateway.http(OPERATOR_KEY) as client:
-        assert (await client.get("/admin/v1/keys")).json() == {"data": []}
-
-
 async def test_what_an_older_florin_wrote_can_still_be_changed(gateway, admin):
     written = {
         "name": "a1",
@@ -519,25 +513,3 @@ async def test_changes_at_once_are_all_kept(gateway, admin):
     answers = await asyncio.gather(*(admin.post("engines", json=body) for body in bodies))
     assert [a.status_code for a in answers] == [201] * 8
     assert set(gateway.state.catalog.bases["base"].aliases) == {f"org/{n}" for n in range(8)}
-
-
-async def test_registry_is_read_only_without_redis(tmp_path):
-    with EmbeddedValkey(tmp_path / "valkey", fsync="everysec") as valkey:
-        async with (
-            running_gateway(tmp_path / "state", valkey.url, "test") as gateway,
-            gateway.http() as client,
-        ):
-            made = shown_of(await client.post("/admin/v1/tenants", json={"name": "acme"}))
-            await gateway.add_engine("a1", "http://127.0.0.1:9")
-            await asyncio.to_thread(valkey.stop)
-            await until(lambda: cut_off(gateway))
-            assert (await client.get("/admin/v1/tenants")).json() == {"data": [made]}
-            assert (await client.get("/admin/v1/engines")).json()["data"][0]["name"] == "a1"
-            assert (await client.get("/admin/v1/placement")).json()["data"][0]["placements"] == []
-            refused = await client.post("/admin/v1/tenants", json={"name": "bolt"})
-            assert (refused.status_code, error(refused)["code"]) == (503, "store_unavailable")
-            assert refused.headers["retry-after"]
-
-
-async def cut_off(gateway: Gateway) -> bool:
-    return not gateway.state.follower.connected

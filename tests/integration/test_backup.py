@@ -33,6 +33,7 @@ from gateway.metering.ledger import migrations
 from gateway.metering.ledger.ledger import Ledger
 from loadtests.mock_engine.process import MockProcess
 from tests.integration.test_cli import add_engine, florin, serving
+from tests.support.forking import FORKED
 from tests.support.lora import lora_config, write_adapter
 from tests.support.waiting import PATIENCE_S
 from tests.unit.gateway.costs.month import DECEMBER, fill
@@ -342,7 +343,7 @@ def test_a_ledger_that_is_killed_while_it_is_filled_stays_empty(small, empty, tm
     fill(ledger)
     ledger.close()
     take(small.settings, tmp_path / "b.zip")
-    code = textwrap.dedent("""
+    code = FORKED + textwrap.dedent("""
         import os, signal, sys
         from pathlib import Path
         from gateway.config import Settings
@@ -363,7 +364,7 @@ def test_a_ledger_that_is_killed_while_it_is_filled_stays_empty(small, empty, tm
 
 
 def test_a_backup_that_is_killed_leaves_no_file(small, tmp_path):
-    code = textwrap.dedent("""
+    code = FORKED + textwrap.dedent("""
         import os, signal, sys
         from pathlib import Path
         from gateway.config import Settings

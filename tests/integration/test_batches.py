@@ -122,20 +122,6 @@ async def test_the_lines_in_flight_are_bounded_by_their_bytes(
     assert 300 < max(in_flight) <= 600  # lines of about 170 bytes
 
 
-async def test_a_list_is_read_page_by_page(deployment: Deployment):
-    async with deployment.gateway.client("acme") as client:
-        made = [await client.files.create(file=(f"{n}.jsonl", b"{}\n"), purpose="batch") for n in range(5)]
-        assert [file.id async for file in client.files.list(limit=2, order="asc")] == [f.id for f in made]
-        assert [file.id async for file in client.files.list(limit=2)] == [f.id for f in reversed(made)]
-        batches = [(await submitted(client, jsonl(1))).id for _ in range(3)]
-        assert [batch.id async for batch in client.batches.list(limit=1)] == batches[::-1]
-        with pytest.raises(openai.BadRequestError, match="after"):
-            await client.batches.list(after="batch_of_nobody")
-        for bad in (0, 101, "x"):
-            with pytest.raises(openai.BadRequestError, match="limit"):
-                await client.batches.list(limit=bad)
-
-
 async def test_what_is_somebody_elses_is_absent(deployment: Deployment):
     async with deployment.gateway.client("acme") as acme, deployment.gateway.client("bolt") as bolt:
         batch = await submitted(acme, jsonl(2))

@@ -95,31 +95,6 @@ async def test_a_slow_canary_is_held_and_nothing_raises_it_but_force(fleet: Flee
     assert entry.note.action == "adapter.hold"
 
 
-async def test_running_streams_end_on_the_version_that_they_began_with(fleet: Fleet):  # noqa: F811
-    """The canary's streams run while their canary is rolled back because of errors of other requests."""
-    bad = fleet.versions[1]
-    for engine in fleet.engines.values():
-        engine.faults.update({"event_delay": 0.2})
-    await fleet.promote("v2", weight=50, guard=GUARD)
-    streams = [
-        asyncio.create_task(
-            fleet.ask(fleet.workers[n % 2], stream=True, tokens=400, ignore_eos=True, user=f"long-{n}")
-        )
-        for n in range(12)
-    ]
-    await until(lambda: sum(e.state.in_flight for e in fleet.engines.values()) >= 12)
-    for engine in fleet.engines.values():
-        engine.faults.update({"status": 500, "only": bad.engine_name})
-    async with load(fleet):
-        await until(lambda: fleet.adapter().canary is None)
-        assert not any(task.done() for task in streams)
-    for engine in fleet.engines.values():
-        engine.faults.update({"event_delay": 0.0})
-    answers = await asyncio.gather(*streams)
-    fleet.check(answers)
-    assert {a.label for a in answers} == {f"{NAME}@v1", f"{NAME}@v2"}
-
-
 async def test_a_clean_canary_is_made_live_step_by_step(fleet: Fleet):  # noqa: F811
     assert (await fleet.promote("v2", weight=30)).status_code == 200
     guard = Guard("rollback", min_requests=2, max_latency_ratio=1e9, window_seconds=1, then=(60, 100))

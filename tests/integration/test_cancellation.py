@@ -245,25 +245,6 @@ def text_of(body: bytes, *, streamed: bool) -> str:
     return "".join(c["delta"].get("content") or "" for event in events for c in event.get("choices", ()))
 
 
-@pytest.mark.long
-@pytest.mark.parametrize("streamed", [False, True], ids=["whole", "streamed"])
-async def test_at_every_moment_of_a_request(deployment: Deployment, streamed: bool):
-    await ask(deployment, "acme")
-    for engine in deployment.engines:
-        engine.faults.update({"first_byte_delay": 0.02, "event_delay": 0.003})
-    steps = 60
-    await asyncio.gather(
-        *(hang_up_after(deployment, "acme", i / 1000, streamed=streamed) for i in range(steps))
-    )
-    await settled(deployment)
-    records = await deployment.gateway.usage("acme")
-    assert len({r.id for r in records}) == len(records)
-    sent = [r for r in records if r.usage_source != "none"]  # others were cancelled while they connected
-    assert len(sent) == len(deployment.calls())  # an attempt that reached an engine is there once
-    assert {r.outcome for r in records} <= {"ok", "client_abort"}
-    assert await ask(deployment, "acme") == await stream(deployment, "acme")
-
-
 async def test_cancelled_before_the_request_is_sent(deployment: Deployment, monkeypatch: pytest.MonkeyPatch):
     """The log is slow, and the client gone meanwhile: a prompt that was never sent counts no tokens."""
     await ask(deployment, "acme")
@@ -282,26 +263,3 @@ async def test_cancelled_before_the_request_is_sent(deployment: Deployment, monk
     assert len(deployment.calls()) == asked
     [gone] = [r for r in await deployment.gateway.usage("acme") if r.outcome != "ok"]
     assert (gone.outcome, gone.prompt_tokens, gone.usage_source) == ("client_abort", 0, "none")
-
-
-async def test_while_waiting_for_a_cold_adapter(deployment: Deployment):
-    """Those who stay get their answer; the load is made once, whoever leaves."""
-    for engine in deployment.engines:
-        engine.faults.update({"load_delay": 0.3})
-    leaving = [hang_up_after(deployment, "acme", i / 50, streamed=False) for i in range(10)]
-    staying = [ask(deployment, "acme") for _ in range(3)]
-    answers = await asyncio.gather(*leaving, *staying)
-    assert len(set(answers[10:])) == 1
-    await settled(deployment)
-    assert len(deployment.loads()) == 1
-
-
-async def test_cold_load_continues_after_all_waiters_left(deployment: Deployment):
-    for engine in deployment.engines:
-        engine.faults.update({"load_delay": 0.2})
-    await asyncio.gather(*(hang_up_after(deployment, "acme", 0.05, streamed=False) for _ in range(5)))
-    await settled(deployment)
-    for engine in deployment.engines:
-        engine.faults.reset()
-    assert await ask(deployment, "acme")
-    assert len(deployment.loads()) == 1

@@ -106,13 +106,6 @@ async def test_each_load_is_charged_to_one_attempt(deployment: Deployment):
     assert len(deployment.loads()) == 2
 
 
-async def test_unused_adapter_appears_in_the_metrics(deployment: Deployment):
-    async with deployment.gateway.http() as http:
-        text = (await http.get("/metrics")).text
-    assert 'florin_adapter_info{adapter="corgi/support",base_model="base",tenant="corgi"} 1.0' in text
-    assert "florin_feed_connected 1.0" in text
-
-
 STREAMS = 500 if LONG else 100
 
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import subprocess
-import sys
-from pathlib import Path
 from typing import Any
 
 import httpx2
@@ -17,8 +14,6 @@ from adapters.errors import StoreUnavailableError
 from gateway.declarative.commands import fleet_file
 from tests.support.harness import Gateway, running_gateway
 from tests.support.lora import LLAMA, lora_config, write_adapter
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -524,79 +519,6 @@ async def test_apply_stops_when_redis_fails_and_is_completed_later(gateway, admi
     assert {a["error"]["code"] for a in result["actions"][2:]} == {"store_unavailable"}
     assert seen.count("c") == 1
     assert list(outcomes(await applied(admin, document)).values()) == ["done"] * 3
-
-
-KILLED = """
-import asyncio, json, os, signal, sys
-from pathlib import Path
-from tests.support.harness import running_gateway
-
-async def life(state_dir, artifacts, url, prefix, file):
-    async with running_gateway(Path(state_dir), url, prefix, artifact_dir=Path(artifacts)) as gateway:
-        commit, seen = gateway.state.store.commit, 0
-
-        async def deadly(changes, **more):
-            nonlocal seen
-            seen += any(c.expect != c.data for c in changes)
-            if seen == 2:
-                os.kill(os.getpid(), signal.SIGKILL)  # between the first change and the second
-            return await commit(changes, **more)
-
-        gateway.state.store.commit = deadly
-        async with gateway.http() as client:
-            answer = await client.post("/admin/v1/apply", json=json.loads(Path(file).read_text()))
-            print(answer.text, flush=True)
-
-deaths = 0
-while deaths < 20:
-    child = os.fork()  # nothing runs here yet, and importing it all again would take longer than the life
-    if not child:
-        asyncio.run(life(*sys.argv[1:]))
-        os._exit(0)
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if status != -signal.SIGKILL:
-        sys.exit(status)
-    deaths += 1
-    print(deaths, flush=True)
-"""
-
-
-@pytest.mark.long
-@pytest.mark.timeout(600)  # eight gateways, one after the other, none of them forked
-async def test_kill_9_after_each_change_and_apply_again(tmp_path, valkey_url, fresh_prefix, gateway, fleet):
-    prefix, document = fresh_prefix(), fleet_file.load(fleet)
-    for key in list(document["keys"])[1:]:
-        del document["keys"][key]  # one is enough
-    (tmp_path / "fleet.json").write_text(json.dumps(document))
-    arguments = (
-        tmp_path / "second",
-        gateway.state.settings.artifacts,
-        valkey_url,
-        prefix,
-        tmp_path / "fleet.json",
-    )
-    child = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", KILLED, *map(str, arguments), stdout=subprocess.PIPE, cwd=ROOT
-    )
-    out, _ = await child.communicate()
-    *deaths, answer = out.splitlines()
-    assert child.returncode == 0
-    assert json.loads(answer)["failed"] == 0
-    assert len(deaths) >= 5  # base, engine, 2 tenants, key, adapter, count: after each but the last it died
-    async with (
-        running_gateway(
-            tmp_path / "third", valkey_url, prefix, artifact_dir=gateway.state.settings.artifacts
-        ) as third,
-        client_of(third) as client,
-    ):
-        result = await applied(client, document, prune=True)
-        assert {a["kind"] for a in result["actions"]} <= {
-            "price",
-            "rate_card",
-            "rate_card_assignment",
-        }  # its ledger is another
-        assert fleet_file.load(await exported(client))["adapters"] == document["adapters"]
-        assert third.state.catalog.adapters == gateway.state.catalog.adapters
 
 
 async def test_a_file_vouches_for_shapes_and_is_restored_as_vouched_for(admin, engine, model, make_adapter):

@@ -81,18 +81,6 @@ async def test_labels_reach_the_records_and_reports_whose_parts_sum_to_the_tenan
     assert {row["tenant"] for row in others["rows"]} == {"acme"}
 
 
-async def test_two_of_them_at_once_add_up_and_three_are_refused(gateway, labelled):
-    for key in (None, labelled["key"]):
-        whole = (await finance(gateway, "costs", key, by="tenant", tenant="acme"))["rows"][0]
-        rows = (await finance(gateway, "costs", key, by="key,tag", tenant="acme"))["rows"]
-        for figure in FIGURES if key is None else TOKENS:
-            assert sum(row[figure] for row in rows) == whole[figure]
-        assert sum(Decimal(row["cost"]) for row in rows) == Decimal(whole["cost"])
-    async with gateway.http() as client:
-        answer = await client.get("/finance/v1/costs", params={"by": "key,tag,end_user"})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, "by")
-
-
 async def test_an_administrator_of_a_tenant_labels_its_own_adapters_and_keys(gateway, labelled):
     async with gateway.http() as client:
         made = await client.post("/admin/v1/keys", json={"tenant": "acme", "role": "tenant-admin"})

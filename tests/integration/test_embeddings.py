@@ -198,13 +198,6 @@ async def test_documents_are_ranked(pooling: Deployment):
     assert (record.prompt_tokens, record.completion_tokens, record.usage_source) == (4, 0, "engine_final")
 
 
-async def test_the_best_are_returned(pooling: Deployment):
-    for top, length in ((0, 3), (1, 1), (3, 3), (99, 3)):
-        for path in ("/v1/rerank", "/v2/rerank"):
-            answer = await post(pooling, path, query="a", documents=["b", "a", "c"], top_n=top)
-            assert len(answer.json()["results"]) == length
-
-
 async def test_pairs_are_scored(pooling: Deployment, subtests: pytest.Subtests):
     for body in (
         {"queries": "a", "documents": ["a", "b"]},
@@ -375,16 +368,6 @@ async def test_a_version_has_a_fingerprint_for_each_task(gateway: Gateway, tmp_p
         await until(known)
         assert [engine.state.verifications[version.engine_name] for engine in (a, b, c)] == [1, 1, 1]
         assert [engine.state.verifications["base"] for engine in (a, b, c)] == [BASE_ANSWERS] * 3
-
-
-async def test_registration_asks_what_an_engine_is_for(gateway: Gateway, model: Path):
-    async with MockEngine(root=str(model), tasks=POOLING) as engine, gateway.http() as http:
-        body = {"name": "a", "url": engine.url, "base": "base", "gpu_type": "h100", "slots": 2, "max_rank": 8}
-        wrong = await http.post("/admin/v1/engines", json=body)
-        assert (wrong.status_code, wrong.json()["error"]["code"]) == (422, "engine_rejected")
-        assert "does not generate" in wrong.json()["error"]["message"]
-        right = await http.post("/admin/v1/engines", json=body | {"tasks": ["embed", "score"]})
-        assert (right.status_code, right.json()["tasks"]) == (201, ["embed", "score"])
 
 
 async def test_an_engine_that_hangs_is_found_by_an_embedding(pooling: Deployment):

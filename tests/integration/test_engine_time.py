@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import re
-import signal
-import sys
 import time
 from pathlib import Path
 
@@ -19,6 +15,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_counters, engine_spans
 from gateway.serving.workers import WORKER
 from loadtests.mock_engine import MockEngine
+from tests.integration.test_cli import serving
 from tests.support.harness import OPERATOR_KEY, Gateway, fake_adapter, running_gateway
 from tests.support.waiting import until
 
@@ -131,44 +128,33 @@ async def test_any_of_several_workers_shows_the_ledger_figures_and_a_killed_one_
     tmp_path: Path, valkey_url: str, prefix: str
 ):
     settings = {
-        "FLORIN_STATE_DIR": str(tmp_path / "state"),
         "FLORIN_REDIS_URL": valkey_url,
         "FLORIN_REDIS_PREFIX": prefix,
-        "FLORIN_OPERATOR_KEY": OPERATOR_KEY,
-        "FLORIN_PORT": "0",
         "FLORIN_WORKERS": "2",
         "FLORIN_LEDGER_WARM_UP": "false",  # only the one that leads has a process beside it
         "FLORIN_PROBE_INTERVAL": "0.1",
         "FLORIN_LEDGER_MAINTENANCE_INTERVAL": "0.5",
     }
-    command = [sys.executable, "-m", "gateway.cli", "serve"]
-    environment = {**os.environ, **settings}
-    log = tmp_path / "log"
-    with log.open("wb") as out:
-        serving = await asyncio.create_subprocess_exec(*command, env=environment, stdout=out, stderr=out)
-    try:
-        await until(lambda: re.search(r"http://127.0.0.1:\d+", log.read_text()), 60)
-        url = re.search(r"http://127.0.0.1:\d+", log.read_text())
-        assert url is not None
-        headers = {"authorization": f"Bearer {OPERATOR_KEY}", "connection": "close"}
-        async with MockEngine() as engine, httpx2.AsyncClient(base_url=url[0], headers=headers) as client:
-            body = {
-                "name": "a",
-                "url": engine.url,
-                "base": "base",
-                "gpu_type": "h100",
-                "slots": 2,
-                "max_rank": 8,
-            }
+    headers = {"authorization": f"Bearer {OPERATOR_KEY}", "connection": "close"}
+    with serving(tmp_path / "state", **settings) as gateway:
+        async with (
+            MockEngine() as engine,
+            httpx2.AsyncClient(base_url=gateway.url, headers=headers) as client,
+        ):
+            fields = {"base": "base", "gpu_type": "h100", "slots": 2, "max_rank": 8}
+            body = {"name": "a", "url": engine.url, **fields}
             assert (await client.post("/admin/v1/engines", json=body)).status_code == 201
             series = 'florin_gpu_provisioned_seconds_total{engine="a",gpu_type="h100"}'
 
             async def shown() -> bool:  # on connections of their own, so by either worker
-                return all([await value(client, series) for _ in range(8)])
+                for _ in range(8):
+                    if not await value(client, series):
+                        return False
+                return True
 
             await until(shown, 75)
             assert await value(client, "florin_ledger_imbalance_nano_gpu_hours") == 0
-            workers = [p for p in psutil.Process(serving.pid).children() if p.name() == WORKER]
+            workers = [p for p in psutil.Process(gateway.process.pid).children() if p.name() == WORKER]
             assert len(workers) == 2
             # By the processes beside it, of which each worker has one from which others are forked.
             leader = max(workers, key=lambda worker: len(worker.children()))
@@ -183,9 +169,5 @@ async def test_any_of_several_workers_shows_the_ledger_figures_and_a_killed_one_
                 return found is not None and before is not None and found > before + 0.2
 
             await until(kept_on, 90)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            serving.send_signal(signal.SIGTERM)
-        await asyncio.wait_for(serving.wait(), 30)
-    assert serving.returncode == 0
-    assert "Traceback" not in log.read_text(), log.read_text()
+        assert gateway.stop() == 0
+        assert "Traceback" not in gateway.errors.read_text()

@@ -13,6 +13,7 @@ import pytest
 from adapters.security.secret_files import read_key, write_private
 from gateway.tenants.directory import Role
 from tests.support.engine_hosts import add_version, ask, registered
+from tests.support.forms import some_of
 from tests.support.harness import OPERATOR_KEY
 from tests.support.waiting import until
 
@@ -61,7 +62,9 @@ def own_key(gateway):
 
 
 @pytest.mark.usefixtures("executed")  # /proc shows what they were started with
-@pytest.mark.parametrize("secret", ["FLORIN_OPERATOR_KEY", "FLORIN_ENGINE_TOKEN"])
+@pytest.mark.parametrize(
+    "secret", some_of(["FLORIN_OPERATOR_KEY", "FLORIN_ENGINE_TOKEN"], "FLORIN_OPERATOR_KEY")
+)
 async def test_an_engine_finds_no_secret_in_its_environment_nor_in_its_ancestors(
     gateway, run, tmp_path, secret
 ):
@@ -99,9 +102,11 @@ async def test_a_host_is_enrolled_by_its_first_start_and_keeps_its_key(gateway, 
     assert (await ask(gateway)).choices[0].message.content  # its files came by the host's own key
     assert (agent.home / version.digest.removeprefix("sha256:")).is_dir()
     key = read_key(kept)
+    await gateway.set_state("h1", "cordoned")
     assert await agent.stop() == 0
     again = await run(options=("--token-file", str(token)))  # as a unit file says it each time
-    await registered(gateway, again)
+    engine = await registered(gateway, again)
+    assert (engine.state, engine.stopping) == ("cordoned", False), "an operator's word outlives the process"
     assert (read_key(kept), own_key(gateway).id) == (key, engine.key)
     assert await again.stop() == 0
     token.unlink()
@@ -145,37 +150,26 @@ async def test_a_running_agent_whose_key_is_revoked_says_so_and_comes_back_with_
     assert {p.pid for p in agent.engines()} == processes
 
 
-async def test_an_agent_with_a_key_that_is_revoked_does_not_begin(gateway, run):
+async def test_what_is_wrong_with_its_credentials_ends_an_agent_before_its_engine_starts(
+    gateway, run, tmp_path
+):
     await gateway.engine_key("h1")
     async with gateway.http() as http:
         await http.delete(f"/admin/v1/keys/{own_key(gateway).id}")
-    agent = await run()
-    assert await asyncio.wait_for(agent.process.wait(), 60) == 1
-    await until(lambda: "This API key has been revoked" in agent.log)
-    assert "starting, pid" not in agent.log
-
-
-async def test_an_agent_with_another_engines_key_does_not_begin(gateway, run, tmp_path):
     key = tmp_path / "other.key"
     write_private(key, await gateway.engine_key("h2"))
-    agent = await run(options=("--key-file", str(key)))
-    assert await asyncio.wait_for(agent.process.wait(), 60) == 1
-    await until(lambda: "for engine h2 and no other" in agent.log)
-
-
-@pytest.mark.parametrize(
-    ("options", "env", "words"),
-    [
+    cases: tuple[tuple[tuple[str, ...], dict[str, str], str], ...] = (
+        ((), {}, "This API key has been revoked"),
+        (("--key-file", str(key)), {}, "for engine h2 and no other"),
         (("--operator-key", OPERATOR_KEY), {}, "--operator-key exposes the key"),
         ((), {"FLORIN_ENGINE_TOKEN": "flt_no_token"}, "This API key does not exist"),
         ((), {"FLORIN_OPERATOR_KEY": ""}, "This host has no key"),
-    ],
-)
-async def test_missing_credentials_are_reported_before_the_engine_starts(gateway, run, options, env, words):
-    agent = await run(options=options, **env)
-    assert await asyncio.wait_for(agent.process.wait(), 60) in {1, 2}
-    await until(lambda: words in agent.log, what=lambda: agent.log)
-    assert "starting, pid" not in agent.log
+    )
+    for options, env, words in cases:
+        agent = await run(options=options, **env)
+        assert await asyncio.wait_for(agent.process.wait(), 60) in {1, 2}
+        await until(lambda agent=agent, words=words: words in agent.log, what=lambda agent=agent: agent.log)
+        assert "starting, pid" not in agent.log
 
 
 async def test_the_commands_take_their_key_from_a_file(gateway, tmp_path):

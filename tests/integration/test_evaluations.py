@@ -241,37 +241,6 @@ async def test_what_is_another_tenants_is_absent(deployment: Deployment):
         assert started.status_code == 404
 
 
-async def test_rubbish_is_refused_before_anything_runs(deployment: Deployment):
-    """`tests/unit/gateway/evaluations/` has the rules of data, patterns and schemas."""
-    path = "/admin/v1/adapters/acme/support/versions/v1/evaluations"
-    good = data("x")
-    bad: list[tuple[dict[str, Any], int, str, str]] = [
-        ({"data": good + "{}\n"}, 400, "data", "line 2: needs exactly one of"),
-        ({"data": good, "against": "v1"}, 400, "against", "with itself"),
-        ({"data": good, "no_worse_than": 0.1}, 400, "no_worse_than", "compare with"),
-        ({"data": good, "metric": "regex"}, 400, "pattern", "requires it"),
-        ({"data": good, "pattern": "x"}, 400, "pattern", "belongs to metric `regex`"),
-        ({"data": good, "metric": "json-schema", "json_schema": "{"}, 400, "json_schema", "cannot be used"),
-        ({"data": data("x", kind="prompt"), "metric": "perplexity"}, 400, "metric", "can crash an engine"),
-        ({"data": good, "metric": "judge", "judge": "support"}, 400, "judge_prompt", "1 to"),
-    ]
-    async with deployment.gateway.http() as http:
-        for body, status, param, words in bad:
-            answer = await http.post(path, json=body)
-            error = answer.json()["error"]
-            assert (answer.status_code, error["param"]) == (status, param), (body, error)
-            assert words in error["message"], error
-        for body, status in (({"data": good, "against": "v9"}, 404), ({"data": good, "metric": "bleu"}, 400)):
-            assert (await http.post(path, json=body)).status_code == status
-        half = await http.post(
-            path, content=b'{"data": "\\ud800"}', headers={"content-type": "application/json"}
-        )
-        assert half.status_code == 400, half.text
-        assert (await http.post(path.replace("v1", "v7"), json={"data": good})).status_code == 404
-        assert (await http.get("/admin/v1/adapters/acme/support/evaluations")).json() == {"data": []}
-    assert deployment.calls() == []
-
-
 async def test_a_judge_scores_and_what_is_no_score_is_none(
     deployment: Deployment, monkeypatch: pytest.MonkeyPatch
 ):

@@ -19,7 +19,7 @@ from tests.unit.gateway.costs.rolled import row, write
 
 PATH = f"/finance/v1/export?month={MONTH}&format=focus-1.2"
 NONE = "<Spool 0 files, 0 bytes>"
-ROWS = 1500
+ROWS = 500
 """Enough that a file does not fit into the buffers of two sockets, which are small here."""
 
 

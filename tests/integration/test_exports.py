@@ -18,7 +18,6 @@ from gateway.commands.tree import tree
 from gateway.costs.export.files import Order, export
 from tests.support.harness import OPERATOR_KEY
 from tests.unit.gateway.costs.export.month import MONTH, fill
-from tests.unit.gateway.costs.rolled import row, write
 
 
 @pytest.fixture
@@ -82,14 +81,6 @@ async def test_a_tenant_gets_its_own_chargeback_and_nothing_else(billed):
     assert (refused.status_code, refused.json()["error"]["code"]) == (403, "insufficient_role")
 
 
-async def test_a_missing_price_refuses_and_leaves_no_file(billed):
-    await asyncio.to_thread(write, billed.state.ledger, {**row(), "posted": MONTH, "gpu_type": "B200"})
-    answer = await get(billed, "export", month=MONTH)
-    assert (answer.status_code, answer.json()["error"]["code"]) == (409, "missing_price")
-    assert "B200 (on_demand)" in answer.json()["error"]["message"]
-    assert list(billed.state.spool.folder.iterdir()) == []
-
-
 async def test_what_cannot_be_exported_is_said(billed):
     for params in (
         {"month": "2026-13"},
@@ -116,24 +107,6 @@ async def test_a_statement_is_its_tenant_s(billed):
     assert (again.status_code, again.content) == (304, b"")
 
 
-async def test_a_statement_is_divided_for_its_tenant_and_for_staff(billed):
-    key = billed.keys["bolt"]
-    answers = [
-        await get(billed, "statements/bolt", k, month=MONTH, by="key", format="json") for k in (key, None)
-    ]
-    document = answers[0].json()
-    assert answers[1].json() == {**document, "dated": answers[1].json()["dated"]}
-    division = document["division"]
-    rest = division["unused_time_cents"] + division["other_cents"]
-    assert sum(row["amount_cents"] for row in division["rows"]) + rest == document["amount_cents"]
-    assert all("label" in row for row in division["rows"])
-    table = await get(billed, "statements/bolt", key, month=MONTH, by="tag", format="csv")
-    assert (table.status_code, table.headers["content-type"].partition(";")[0]) == (200, "text/csv")
-    assert table.text.startswith("statement,state,invoice,line,name,")
-    wrong = await get(billed, "statements/bolt", key, month=MONTH, by="engine")
-    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "by")
-
-
 async def test_files_for_other_tools_are_for_staff(billed):
     for kind, first in (("cloudzero", "lineitem/type,"), ("vantage", "ChargePeriodStart,")):
         made = await get(billed, "export", month=MONTH, format=kind)
@@ -143,23 +116,6 @@ async def test_files_for_other_tools_are_for_staff(billed):
         assert (hidden.status_code, hidden.json()["error"]["code"]) == (403, "insufficient_role")
         packed = await get(billed, "export", month=MONTH, format=kind, parquet="true")
         assert (packed.status_code, packed.json()["error"]["param"]) == (400, "parquet")
-
-
-async def test_another_s_statement_and_none_are_alike(billed):
-    key = billed.keys["bolt"]
-    other = await get(billed, "statements/acme", key, month=MONTH)
-    none = await get(billed, "statements/nobody", key, month=MONTH)
-    assert other.status_code == none.status_code == 404
-    assert other.text.replace("acme", "nobody") == none.text
-    assert (await get(billed, "statements/nobody", month=MONTH)).status_code == 404
-    assert (await get(billed, "statements/bolt", month="x")).status_code == 400
-
-
-async def test_a_known_tenant_without_usage_gets_an_empty_statement(billed):
-    await billed.add_tenant("echo", since=0)
-    answer = await get(billed, "statements/echo", month=MONTH)
-    assert answer.status_code == 200
-    assert "No usage." in answer.text
 
 
 async def test_commands_write_files_whole(billed, florin, tmp_path):

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import signal
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack
@@ -17,7 +15,6 @@ import pytest
 
 from adapters.placement.scheduling.filters import FULL
 from adapters.registry.catalog import Target
-from adapters.store.embedded import EmbeddedValkey
 from adapters.store.protocol.registry import Change
 from gateway.tenants import directory
 from gateway.tenants.directory import Key, Tenant
@@ -161,9 +158,8 @@ async def overtaken(site: Site, tenant: str, count: int, *others: list[float]) -
     return sorted(found)
 
 
-@pytest.mark.parametrize(("workers", "known"), [(1, True), (2, False)], ids=["seats known", "seats learned"])
-async def test_a_flood_hardly_delays_others(site, workers: int, known: bool):
-    async with site(workers=workers, known=known) as place:
+async def test_a_flood_hardly_delays_others(site):
+    async with site(workers=2) as place:
         async with flood(place, "a", 60) as done:
             await until(lambda: place.waiting > 10)
             await asyncio.sleep(1.0)
@@ -280,25 +276,6 @@ async def test_it_can_be_switched_off(site):
             engine.core.resume()
         await asked
         assert place.waiting == 0
-
-
-async def test_redis_may_go_away_while_requests_wait(tmp_path: Path):
-    with EmbeddedValkey(tmp_path / "redis") as valkey:
-        async with (
-            running_gateway(tmp_path / "state", valkey.url, "florin") as gateway,
-            MockEngine(max_num_seqs=2) as engine,
-        ):
-            await gateway.add_engine("e0", engine.url, seats=2)
-            await gateway.add_tenant("a", base_access=True)
-            engine.faults.update({"event_delay": 0.02})
-            place = Site([engine], [gateway])
-            async with place.http("a") as client:
-                calls = [asyncio.create_task(ask(client)) for _ in range(20)]
-                await until(lambda: place.waiting > 10)
-                os.kill(valkey.pid, signal.SIGKILL)
-                await asyncio.gather(*calls)
-            assert engine.state.max_running <= 3
-            await place.settled()
 
 
 async def test_what_the_operator_sees(site):

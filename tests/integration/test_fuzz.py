@@ -15,7 +15,7 @@ from loadtests.fuzz.parts import PARTS, Api, FromEngine, Part, Roles
 from loadtests.fuzz.world import FuzzTarget
 from tests.support.forms import LONG
 
-CASES = {"bodies": 300, "wire": 200, "answers": 40, "streams": 150, "selves": 30, "roles": 300, "api": 250}
+CASES = {"bodies": 200, "wire": 150, "answers": 20, "streams": 80, "selves": 15, "roles": 150, "api": 150}
 SLOWEST = 10.0
 """Seconds for /healthz: no promise, but what even a busy machine shows when nothing stalls. The promise, 250 ms,
 is what the long form holds to."""

@@ -13,7 +13,7 @@ from tests.integration.test_cli import KEY, Served, serving
 from tests.integration.test_upload_memory import peak
 from tests.support.waiting import PATIENCE_S
 
-SIZE = 300 * 1024**2
+SIZE = 160 * 1024**2
 GROWTH = SIZE // 2
 """Bytes of memory, for what came in eight bodies of SIZE. Thread stacks, buffers and libraries that are needed only now
 are a few MiB, and more on a busy machine; a body that is kept is twice as much."""
@@ -55,7 +55,7 @@ def healthy(served: Served):
     done = threading.Event()
 
     def ask() -> None:
-        while not done.is_set():
+        while not done.wait(0.01):
             connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=PATIENCE_S)
             connection.request("GET", "/healthz")
             assert connection.getresponse().status == 200

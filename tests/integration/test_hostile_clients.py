@@ -19,7 +19,6 @@ import pytest
 from loadtests.mock_engine import MockEngine
 from tests.integration.test_data_plane import HELLO
 from tests.support.harness import OPERATOR_KEY, Gateway, fake_adapter, running_gateway
-from tests.support.raw_server import raw_server
 from tests.support.waiting import PATIENCE_S, until
 from tests.unit.gateway.transport.serving import client
 
@@ -221,41 +220,3 @@ async def test_a_client_that_never_reads_the_admin_api(house: House):
             await until(lambda: not open_)
     assert await house.closed("write_timeout") == 1
     await house.serves()
-
-
-@pytest.mark.parametrize(("endless", "stream"), [("answer", True), ("headers", False)])
-async def test_an_engine_that_never_ends(house: House, stream: bool, endless: str):
-    sent = 0
-
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        nonlocal sent
-        head = await reader.readuntil(b"\r\n\r\n")
-        if not head.startswith(b"POST /v1/chat"):
-            writer.write(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\n{}")
-            await writer.drain()
-            writer.close()
-            await writer.wait_closed()
-            return
-        writer.write(b"HTTP/1.1 200 OK\r\n")
-        if endless == "answer":
-            writer.write(b"content-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n")
-        part = b"x: " + b"y" * 65_000 + b"\r\n"
-        if endless == "answer":
-            part = b"%x\r\n%b\r\n" % (len(part), part)
-        while sent < 400_000_000:
-            writer.write(part)
-            sent += len(part)
-            await writer.drain()
-
-    async with raw_server(serve) as port:
-        await house.gateway.set_state("a", "draining")
-        await house.gateway.add_engine("b", f"http://127.0.0.1:{port}")
-        leases = house.gateway.state.router._leases
-        before = memory()
-        async with client(house.address) as wire:
-            await wire.send(house.request(stream=stream))
-            response = await wire.response()
-        assert response.status in {502, 503, 504}
-        assert memory() - before < 100_000_000
-        assert sent < 200_000_000
-        assert leases.in_flight == 0

@@ -91,16 +91,6 @@ async def test_nothing_survives_a_killed_agent(gateway, run):
     assert left == []
 
 
-async def test_engine_ends_with_its_killed_subreaper(gateway, run):
-    agent = await run("--mock-core")
-    first = await registered(gateway, agent)
-    engines = agent.engines()
-    agent.guard().kill()
-    _, left = psutil.wait_procs(engines, timeout=30)
-    assert left == []
-    await until(lambda: gateway.state.catalog.engines["h1"].epoch != first.epoch, what=lambda: agent.log)
-
-
 async def test_orphans_of_a_killed_agent_and_subreaper_end_at_the_next_start(gateway, run):
     agent = await run("--mock-core")
     await registered(gateway, agent)
@@ -154,23 +144,6 @@ async def test_sigterm_during_streams_is_invisible_to_clients(gateway, run):
     assert "drain timed out" not in mine.log
 
 
-async def test_a_second_signal_does_not_wait_for_what_runs(gateway, run):
-    await gateway.add_tenant("acme")
-    agent = await run()
-    await registered(gateway, agent)
-    await add_version(gateway, "acme/support")
-    await ask(gateway)
-    await slow_down(agent, 1.0)
-    asking = asyncio.create_task(ask(gateway, max_tokens=100, extra_body={"ignore_eos": True}))
-    await until(lambda: httpx2.get(f"{agent.url}/_mock/log", trust_env=False).json()["running"])
-    agent.process.send_signal(signal.SIGTERM)
-    await until(lambda: "draining" in agent.log)
-    assert await agent.stop() == 0
-    assert agent.engines() == []
-    asking.cancel()
-    await asyncio.gather(asking, return_exceptions=True)
-
-
 async def test_requests_that_outlast_the_drain_are_cut_off_then(gateway, run):
     await gateway.add_tenant("acme")
     agent = await run(options=("--drain-timeout", "1"))
@@ -184,17 +157,6 @@ async def test_requests_that_outlast_the_drain_are_cut_off_then(gateway, run):
     assert "drain timed out; aborting 1 requests" in agent.log
     asking.cancel()
     await asyncio.gather(asking, return_exceptions=True)
-
-
-async def test_operator_state_survives_a_restart_but_host_state_does_not(gateway, run):
-    agent = await run()
-    await registered(gateway, agent)
-    async with gateway.http() as http:
-        await http.put("/admin/v1/engines/h1/state", json={"state": "cordoned"})
-    assert await agent.stop() == 0
-    again = await run()
-    engine = await registered(gateway, again)
-    assert (engine.state, engine.stopping) == ("cordoned", False)
 
 
 async def test_a_name_belongs_to_one_living_agent(gateway, run):
@@ -295,12 +257,6 @@ async def test_after_redis_was_emptied_workers_that_start_later_are_known_to_the
     assert later.agent_token("h1") == gateway.state.engine_client.agent_token("h1")
 
 
-async def test_a_command_that_does_not_exist_ends_the_agent_with_its_reason(gateway, run):
-    agent = await run(engine=("/no/such/vllm", "serve", "/models/base"))
-    assert await asyncio.wait_for(agent.process.wait(), 60) == 1
-    await until(lambda: "No such file or directory: /no/such/vllm" in agent.log, what=lambda: agent.log)
-
-
 async def test_failed_start_is_reported_with_the_end_of_its_log_and_retried(gateway, run):
     agent = await run("--mock-fail", "CUDA out of memory")
     await until(lambda: agent.log.count("exited with code 3 before it became healthy") >= 2)
@@ -373,16 +329,6 @@ async def test_agent_restarts_itself_while_its_engine_keeps_running(gateway, run
     assert agent.engines() == []
 
 
-async def test_an_agent_that_started_itself_anew_leaves_nothing_behind_when_it_is_killed(gateway, run):
-    agent = await run("--mock-core")
-    await registered(gateway, agent)
-    agent.process.send_signal(signal.SIGHUP)
-    await until(lambda: "Agent restarted; engine h1 keeps running" in agent.log, 60, lambda: agent.log)
-    assert agent.engines()
-    await agent.kill()
-    await until(lambda: not agent.engines())
-
-
 async def test_agent_continues_if_its_successor_cannot_start(gateway, run, tmp_path):
     (tmp_path / "broken").mkdir()
     agent = await run(PYTHONPATH=str(tmp_path / "broken"))
@@ -394,4 +340,7 @@ async def test_agent_continues_if_its_successor_cannot_start(gateway, run, tmp_p
     await until(lambda: httpx2.get(f"{agent.url}/health", trust_env=False).status_code == 200)
     agent.process.send_signal(signal.SIGHUP)
     await until(lambda: "Agent restarted; engine h1 keeps running" in agent.log, 60, lambda: agent.log)
-    assert await agent.stop() == 0
+    engines = agent.engines()
+    await agent.kill()  # the guard is still its child
+    _, left = psutil.wait_procs(engines, timeout=30)
+    assert left == []

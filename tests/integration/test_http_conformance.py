@@ -3,7 +3,6 @@ tests/unit/gateway/transport."""
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 import orjson
@@ -54,28 +53,3 @@ async def test_pipelined_requests_are_answered_in_order_whoever_serves_them(
     assert "choices" in json.loads(found[0].body)
     assert {tenant["name"] for tenant in json.loads(found[1].body)["data"]} == {"acme", "bolt", "corgi"}
     assert found[2].body == found[5].body
-
-
-async def test_a_stream_and_what_follows_it_on_the_connection(deployment: Deployment, wire: Client):
-    await wire.send(chat(deployment, stream=True) + get(deployment, "/v1/models", "connection: close"))
-    async with asyncio.timeout(60):
-        stream = await wire.reader.readuntil(b"\r\n0\r\n\r\n")
-    assert b"transfer-encoding: chunked" in stream
-    assert b"data: [DONE]" in stream
-    assert [r.status for r in await wire.responses()] == [200]
-
-
-@pytest.mark.parametrize(
-    "raw",
-    [
-        b"content-length: 3\r\ntransfer-encoding: chunked\r\n\r\n0\r\n\r\n",
-        b"transfer-encoding: chunked\r\n\r\n10000000000000000\r\n\r\n",
-    ],
-)
-@pytest.mark.parametrize("path", [CHAT, "/admin/v1/tenants"])
-async def test_nothing_that_is_smuggled_is_served(
-    deployment: Deployment, wire: Client, path: str, raw: bytes
-):
-    await wire.send(get(deployment, path, method="POST")[:-2] + raw + chat(deployment))
-    assert [(r.status, r.code) for r in await wire.responses()] == [(400, "invalid_http")]
-    assert deployment.calls() == []

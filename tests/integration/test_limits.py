@@ -187,12 +187,6 @@ async def test_tokens_are_reserved_and_then_settled(pair: Pair):
     assert second.headers["x-ratelimit-reset-tokens"].endswith("s")
 
 
-async def test_the_keys_limit_applies_besides_the_tenants(pair: Pair):
-    await pair.grant(Limits(requests_per_minute=100), key=Limits(requests_per_minute=1))
-    assert await pair.outcomes(4) == {"ok": 1, "rate_limit_exceeded": 3}
-    assert "This key" in (await pair.response()).json()["error"]["message"]
-
-
 async def test_each_end_user_has_a_limit_over_both_gateways(pair: Pair):
     await pair.grant(Limits(rules=(rule_of("user:requests/day=2"),), user_required=True))
     found = await pair.outcomes(6, user="ann")
@@ -348,24 +342,10 @@ async def test_a_soft_threshold_warns_and_calls_the_webhook_once(pair: Pair):
         async with pair.one.http() as one, pair.two.http() as two:
             shown = (await one.get("/metrics")).text + (await two.get("/metrics")).text
         assert 'florin_budget_used_ratio{budget="tokens_per_day",tenant="acme"}' in shown
-        await asyncio.sleep(6)
+        assert [await pair.ask(number) for number in range(4)] == ["ok"] * 4
         assert len(received) == 1
     finally:
         await runner.cleanup()
-
-
-async def test_limits_of_one_request(pair: Pair):
-    await pair.grant(Limits(max_output=20, max_context=500))
-    assert await pair.ask(max_tokens=21) == "max_output_exceeded"
-    assert await pair.ask(max_tokens=8, n=3) == "max_output_exceeded"
-    assert await pair.ask(max_tokens=20) == "ok"
-    long = [{"role": "user", "content": "word " * 1000}]
-    refused = await pair.response(messages=long)
-    assert refused.json()["error"]["code"] == "context_length_exceeded"
-    assert "estimate" in refused.json()["error"]["message"]
-    seen = len(pair.engine.state.calls)
-    assert await pair.ask(max_tokens=openai.NOT_GIVEN, n=2) == "ok"
-    assert pair.engine.state.calls[seen].body["max_tokens"] == 10
 
 
 async def test_hang_ups_and_cancellations_leak_nothing(deployment: Deployment):

@@ -228,8 +228,8 @@ async def test_workers_and_the_process_that_inserts_are_killed(tmp_path: Path, m
                 killed.append(victim.pid)
                 victim.kill()
 
-        await fire(crowd, mock, 4, strike, lambda: processes(served, WORKER) and processes(served, INSERTER))
-        assert len(killed) == 8
+        await fire(crowd, mock, 3, strike, lambda: processes(served, WORKER) and processes(served, INSERTER))
+        assert len(killed) == 6
         served.process.terminate()
         assert await asyncio.to_thread(served.process.wait, PATIENCE_S) == 0
     finally:

@@ -103,23 +103,6 @@ async def answered(deployment: Deployment, tenant: str) -> bool:
     return False
 
 
-async def test_disconnected_worker_catches_up(tmp_path: Path):
-    with EmbeddedValkey(tmp_path / "redis") as valkey:
-        async with (
-            running_gateway(tmp_path / "one", valkey.url, "florin") as one,
-            running_gateway(tmp_path / "two", valkey.url, "florin") as two,
-        ):
-            await one.add_tenant("acme")
-            await until(lambda: "acme" in two.state.directory.tenants)
-            os.kill(valkey.pid, signal.SIGKILL)
-            await until(lambda: not two.state.follower.connected)
-            await asyncio.to_thread(valkey.start)
-            await until(lambda: one.state.follower.connected)
-            await one.add_tenant("bolt")
-            await until(lambda: "bolt" in two.state.directory.tenants)
-            assert "acme" in two.state.directory.tenants
-
-
 async def test_slow_reader_does_not_delay_others(deployment: Deployment):
     for engine in deployment.engines:
         engine.faults.update({"event_delay": 0.0005})
@@ -144,33 +127,6 @@ async def test_slow_reader_does_not_delay_others(deployment: Deployment):
         assert len(set(texts)) == 1
     (holder,) = [engine for engine in deployment.engines if engine.state.calls]
     await holder.until(lambda state: not any(call.outcome == "running" for call in state.calls))
-
-
-async def test_leases_of_a_dead_worker_lapse(
-    deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str
-):
-    """Promise 8, the other half: nothing that dies keeps a slot for itself."""
-    await deployment.gateway.set_state("b", "draining")
-    deployment.a.faults.update({"event_delay": 0.05})
-    endless = {"max_tokens": 1000, "extra_body": {"ignore_eos": True}}
-    tasks = [asyncio.ensure_future(stream(deployment, t, **endless)) for t in ("acme", "bolt")]
-    await deployment.a.until(lambda state: len(state.calls) == 2)
-    store = deployment.gateway.state.store
-
-    async def leases() -> int:
-        return sum((await store.leases("a")).values())
-
-    async def none() -> bool:
-        return not await leases()
-
-    async def both() -> bool:
-        return await leases() == 2
-
-    await until(both)
-    for task in tasks:
-        task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
-    await until(none)
 
 
 # -- a real process and real signals

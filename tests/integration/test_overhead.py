@@ -23,7 +23,7 @@ STATED = {"plain": 1.7, "streams": 1.4}
 2.1 and 1.0. Lower these when Florin gets cheaper."""
 ALLOWED = 1.6
 """Factor to the stated ratio, for noise."""
-FEWEST, MOST, SECONDS = 3, 24, 0.5
+FEWEST, MOST, SECONDS = 2, 24, 0.5
 """Rounds, and the length of each."""
 
 Field = tuple[ThinMockProcess, list[Contestant]]

@@ -133,21 +133,3 @@ async def test_what_florin_exports_as_focus_it_takes_for_a_bill_without_any_diff
     assert (imported["format"], imported["gpu_hours"], imported["cost"]) == ("focus", "3.50", {"USD": "8.75"})
     bill = (await told(may, "reconcile", "--month", "2026-05"))["bill"]
     assert (bill["lines"], bill["billed_gpu_hours"], bill["billed_cost"]) == ([], "3.50", "8.75")
-
-
-async def test_last_months_work_on_another_gpu(may):
-    async with may.http() as client:
-        other = {
-            "gpu_type": "L40", "rate_per_gpu_hour": "1.00", "speedup": "0.5", "speedup_reference": "H100",
-            "speedup_source": "a blog",
-        }  # fmt: skip
-        assert (await client.post("/admin/v1/prices", json=other)).status_code == 201
-    found = await told(may, "compare", "--month", "2026-05")
-    assert [(row["gpu_type"], row["loaded_cost"], row["busy_cost"]) for row in found["rows"]] == [
-        ("L40", "7.00", "0.12"),
-        ("H100", "8.75", "0.15"),
-    ]
-    assert found["actual"]["cost"] == "8.75"
-    people = await florin(may, "compare", "--month", "2026-05")
-    assert "Stated speed of L40: a blog." in people.stderr
-    assert "cheapest" in people.stdout.splitlines()[1]

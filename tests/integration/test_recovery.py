@@ -9,6 +9,7 @@ import pytest
 from loadtests.recovery.__main__ import main
 
 
+@pytest.mark.long  # of the tool: that streams are resumed is tested beside it
 @pytest.mark.timeout(300)
 def test_an_engine_that_dies_breaks_no_stream(monkeypatch, tmp_path):
     report = tmp_path / "report.json"

@@ -130,33 +130,6 @@ async def test_hung_engine_does_not_delay_repairs_of_others(deployment: Deployme
     assert a.state.adapters == {}
 
 
-async def test_another_worker_continues_the_repair_of_a_dead_one(
-    deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str
-):
-    """The leader is killed between loads: the next one goes on where it was, within a lease."""
-    served = Served(
-        tmp_path / "leader", redis_url=valkey_url, redis_prefix=prefix, probe_interval=0.2, reload_interval=60
-    )
-    try:
-        deployment.b.die()
-        await ask(deployment, "acme")
-        await ask(deployment, "bolt")
-        hottest = await settle(deployment.gateway, "a", ["bolt", "acme"])
-        store = deployment.gateway.state.store
-        await hand_over(store)
-        deployment.a.state.forget()
-        deployment.a.state.admin.clear()
-        await deployment.a.until(lambda state: list(state.adapters) == hottest[:1], timeout=PATIENCE_S)
-        await asyncio.sleep(0.5)
-        assert list(deployment.a.state.adapters) == hottest[:1], "the patient one does not lead"
-        os.kill(served.process.pid, signal.SIGKILL)
-        await deployment.a.until(
-            lambda state: list(state.adapters) == hottest, timeout=LEASE_MS / 1000 + PATIENCE_S
-        )
-    finally:
-        await asyncio.to_thread(served.stop)
-
-
 async def hand_over(store) -> None:
     """From the worker of this process, which has led from the start, to whoever else asks first."""
     lead = store.lead
@@ -188,7 +161,8 @@ async def hand_over(store) -> None:
 async def test_resumed_former_leader_changes_nothing(
     deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str
 ):
-    """SIGSTOP, long enough for another to take over; SIGCONT: what it was about to do is not done."""
+    """SIGSTOP between loads: the next leader goes on where it was, within a lease. SIGCONT: what it was about to do is
+    not done."""
     served = Served(
         tmp_path / "leader", redis_url=valkey_url, redis_prefix=prefix, probe_interval=0.2, reload_interval=2
     )

@@ -38,7 +38,7 @@ from tests.support.forms import some_of
 from tests.support.waiting import PATIENCE_S, until_now
 
 POLL_SECONDS = 0.1
-CALL_PAUSE = 0.02
+CALL_PAUSE = 0.1
 """Seconds. The restarts take twenty, most of which the lame duck waits: six callers without a pause would use a
 processor for as long."""
 

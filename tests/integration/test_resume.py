@@ -190,17 +190,6 @@ async def test_text_that_is_read_as_other_tokens_is_not_continued(pair: Pair):
     assert pair.metric("refused") == 1
 
 
-async def test_limits_count_what_was_delivered(pair: Pair):
-    name, holder, other = await pair.adapter()
-    whole = await ask(pair, name, max_completion_tokens=6)
-    cut(holder, ROLE + 3)
-    heard = await ask(pair, name, max_completion_tokens=6)
-    assert (heard.said, heard.finish) == (whole.said, "length")
-    (call,) = other.state.calls
-    assert call.body["max_completion_tokens"] == 3
-    assert call.body["messages"][-1]["role"] == "assistant"
-
-
 async def test_an_engine_that_stops_hands_its_streams_over(pair: Pair):
     """SIGTERM of vLLM: `finish_reason` abort, in the middle and in one piece with words."""
     for merge in (1, 2):

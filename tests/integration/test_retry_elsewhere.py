@@ -9,11 +9,10 @@ from typing import Any
 import openai
 import pytest
 
-from adapters.model import dump
 from adapters.store.protocol.placement import Touch
 from adapters.store.protocol.registry import Change
 from tests.integration.conftest import Deployment
-from tests.integration.test_data_plane import HELLO, voice
+from tests.integration.test_data_plane import voice
 from tests.integration.test_routing import ask, stream
 from tests.support.harness import running_gateway
 from tests.support.waiting import until
@@ -52,23 +51,6 @@ async def test_half_removed_engine_delays_nothing(deployment: Deployment):
     assert voice(deployment, "acme/support") in await ask(deployment, "acme")
 
 
-async def test_an_engine_that_no_longer_serves_the_base_model_is_passed_over(deployment: Deployment):
-    await deployment.gateway.add_tenant("dora", base_access=True)
-    deployment.a.state.spec = type(deployment.a.state.spec)(base="renamed")
-    await asyncio.gather(*(ask(deployment, "dora", "base") for _ in range(4)))
-
-
-async def test_an_engine_removed_and_added_again_is_probed(deployment: Deployment):
-    engines = deployment.gateway.state.catalog.engines
-    pool = deployment.gateway.state.pool
-    old = engines["a"]
-    await until(lambda: pool.state("a").healthy)
-    await deployment.gateway.commit(Change("engine", "a", None))
-    assert pool.state("a") is None
-    await deployment.gateway.commit(Change("engine", "a", dump(old)))
-    await until(lambda: pool.state("a").healthy)
-
-
 async def test_a_whole_answer_may_take_longer_than_a_silence_within_one(
     tmp_path, valkey_url, prefix, deployment
 ):
@@ -89,17 +71,6 @@ async def test_engine_names_in_errors_are_hidden_from_clients(deployment: Deploy
         await ask(deployment, "acme")
     assert caught.value.code == "load_failed"
     assert "127.0.0.1" not in caught.value.response.text
-
-
-async def test_fields_of_the_other_endpoint_break_nothing(deployment: Deployment):
-    async with deployment.gateway.client("acme") as client:
-        for body in ({"best_of": "x"}, {"best_of": [1]}, {"prompt": []}, {"prompt": {}}, {"suffix": 1}):
-            answer = client.chat.completions.create(model="support", messages=HELLO, extra_body=body)
-            if "best_of" in body:
-                with pytest.raises(openai.BadRequestError, match="best_of"):
-                    await answer
-            else:
-                assert await answer
 
 
 async def test_leases_are_still_reported_after_an_exception(
@@ -139,11 +110,3 @@ async def test_role_event_alone_does_not_count_as_an_answer(deployment: Deployme
     _, engine = holder_of(deployment)
     engine.faults.update({"stop_at": "events", "events": 1, "times": 1})
     assert voice(deployment, "acme/support") in await stream(deployment, "acme")
-
-
-async def test_refused_request_is_not_an_engine_failure(deployment: Deployment):
-    async with deployment.gateway.client("acme") as client:
-        with pytest.raises(openai.BadRequestError):
-            await client.completions.create(model="support", prompt="word " * 20_000, stream=True)
-    (record,) = await deployment.gateway.usage("acme")
-    assert (record.outcome, record.billable) == ("rejected", False)

@@ -11,7 +11,6 @@ import pytest
 from tests.integration.conftest import EACH_UNLOAD, Deployment
 from tests.integration.test_data_plane import HELLO, voice
 from tests.support.harness import fake_adapter, running_gateway
-from tests.support.waiting import until
 
 
 async def ask(deployment: Deployment, tenant: str, model: str = "support", **options: object) -> str:
@@ -26,15 +25,6 @@ async def stream(deployment: Deployment, tenant: str, model: str = "support", **
         return "".join([chunk.choices[0].delta.content or "" async for chunk in events])
 
 
-async def test_the_scheduler_learns_how_long_an_engine_takes_to_load(deployment: Deployment):
-    views = [deployment.gateway.state.pool.state(name).view for name in ("a", "b")]
-    prior = views[0].costs.load(8)
-    for engine in deployment.engines:
-        engine.faults.update({"load_delay": 0.5})
-    await ask(deployment, "acme")
-    assert sorted(view.costs.load(8) > prior for view in views) == [False, True]
-
-
 async def test_one_load_over_two_workers(
     deployment: Deployment, tmp_path: Path, valkey_url: str, prefix: str
 ):
@@ -45,28 +35,6 @@ async def test_one_load_over_two_workers(
         other = Deployment(second, deployment.a, deployment.b, tmp_path)
         await asyncio.gather(*(ask(t, "acme") for t in (deployment, other) for _ in range(10)))
     assert len(deployment.loads()) == 1
-
-
-@EACH_UNLOAD
-async def test_the_least_recently_used_idle_version_gives_way(deployment: Deployment):
-    await deployment.gateway.set_state("b", "cordoned")
-    for tenant in ("acme", "bolt", "acme"):
-        await ask(deployment, tenant)
-    store, used = (
-        deployment.gateway.state.store,
-        [voice(deployment, f"{t}/support") for t in ("acme", "bolt")],
-    )
-
-    async def heard() -> bool:  # it comes in batches
-        return list(await store.recency("a")) == used
-
-    await until(heard)
-    await asyncio.sleep(1.2)  # a fresh load is protected for a second
-    await ask(deployment, "corgi")
-    assert set(deployment.a.state.adapters) == {
-        voice(deployment, "acme/support"),
-        voice(deployment, "corgi/support"),
-    }
 
 
 @EACH_UNLOAD
@@ -122,15 +90,6 @@ async def test_a_stream_cut_in_the_middle_ends_with_an_error_event(deployment: D
     assert voice(deployment, "acme/support") in await stream(deployment, "acme")
 
 
-async def test_events_split_and_merged_anywhere_survive(deployment: Deployment):
-    expected = await stream(deployment, "acme")
-    for fault in ({"split": 1}, {"split": 7}, {"merge": 3}, {"merge": 50}):
-        for engine in deployment.engines:
-            engine.faults.reset()
-            engine.faults.update(fault)
-        assert await stream(deployment, "acme") == expected
-
-
 async def test_an_engine_that_dies_is_left_and_comes_back_with_its_adapters(deployment: Deployment):
     await asyncio.gather(*(ask(deployment, t) for t in ("acme", "bolt", "corgi")))
     before = {e: set(e.state.adapters) for e in deployment.engines}
@@ -159,19 +118,6 @@ async def test_engine_refusal_is_passed_to_the_client(deployment: Deployment):
     assert "fl-" not in caught.value.response.text
 
 
-async def test_a_load_that_fails_answers_its_waiters_at_once(deployment: Deployment):
-    for engine in deployment.engines:
-        engine.faults.update({"load_status": 500})
-    results = await asyncio.gather(*(ask(deployment, "acme") for _ in range(5)), return_exceptions=True)
-    assert {type(r) for r in results} == {openai.InternalServerError}
-    assert {r.code for r in results} == {"load_failed"}
-    assert all("fl-" not in r.response.text and str(deployment.tmp) not in r.response.text for r in results)
-    for engine in deployment.engines:
-        engine.faults.reset()
-    await asyncio.sleep(1.1)  # the first backoff
-    assert voice(deployment, "acme/support") in await ask(deployment, "acme")
-
-
 async def test_without_engines_the_answer_is_clear_and_immediate(gateway, tmp_path: Path):
     await gateway.add_tenant("acme")
     await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "x"))
@@ -191,25 +137,3 @@ async def test_draining_takes_no_new_requests_and_cordoned_no_new_adapters(deplo
     await deployment.gateway.set_state(holder, "draining")
     await ask(deployment, "acme")
     assert [engine for engine, _ in deployment.loads()][-1] != holder
-
-
-async def test_requests_spread_over_the_holders_by_load(deployment: Deployment, tmp_path: Path):
-    """A pool of one adapter on two engines: the less loaded one is taken."""
-    version = deployment.gateway.state.catalog.versions["acme/support@v1"]
-    store = deployment.gateway.state.store
-    for name, engine in (("a", deployment.a), ("b", deployment.b)):
-        engine.state.adapters[version.engine_name] = version.path
-        claim = await store.claim(
-            version.engine_name, name, slots=2, owner="t", ttl_ms=60_000, ignore=["a", "b"]
-        )
-        assert claim.result == "claimed"
-        await store.confirm(version.engine_name, name, owner="t", grace_ms=0)
-    await until(lambda: len(deployment.gateway.state.residency.holders(version.engine_name)) == 2)
-    for engine in deployment.engines:  # until all are there
-        engine.stop_core()
-    asked = [asyncio.create_task(stream(deployment, "acme")) for _ in range(20)]
-    await until(lambda: len(deployment.calls()) == 20)
-    for engine in deployment.engines:
-        engine.core.resume()
-    await asyncio.gather(*asked)
-    assert [len(engine.state.calls) for engine in deployment.engines] == [10, 10]

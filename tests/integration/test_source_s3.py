@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import itertools
 import logging
@@ -20,10 +21,20 @@ from tests.support.hostile_http import hostile_server
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # of moto's own imports
     import boto3
+    from botocore.loaders import JSONFileLoader
     from moto.server import ThreadedMotoServer
 
 OPTIONS = FetchOptions(max_bytes=8_000_000, stall_seconds=5, attempts=3, pause_seconds=0.01)
 SECRET = "wJalrXUtnFEMI-a-secret"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _models_are_read_once():
+    """Each client would read the same megabytes of JSON: most of what a fetch takes."""
+    read = functools.cache(functools.partial(JSONFileLoader.load_file, JSONFileLoader()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(JSONFileLoader, "load_file", lambda _, path: read(path))
+        yield
 
 
 @pytest.fixture(scope="module")

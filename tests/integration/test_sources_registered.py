@@ -15,6 +15,7 @@ from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.registration import Registrar
 from adapters.sources.options import FetchOptions
 from tests.support.archives import adapter_files, tar_bytes
+from tests.support.forking import FORKED
 from tests.support.hostile_http import hostile_server
 from tests.unit.adapters.installation import LIMIT, NAME, NOW, Installation
 
@@ -74,7 +75,9 @@ async def test_private_networks_are_closed_unless_somebody_opens_them(installati
     assert not server.requests
 
 
-CHILD = """
+CHILD = (
+    FORKED
+    + """
 import sys
 from pathlib import Path
 from adapters.registry.artifacts import ArtifactStore
@@ -91,6 +94,7 @@ with store.staging() as staged:
     options = FetchOptions(max_bytes=1 << 30, allow_private=("127.0.0.1",), progress=progress)
     fetch(sys.argv[2], staged, options=options, findings=Findings())
 """
+)
 
 
 def test_killed_in_the_middle_of_a_download(server, tmp_path):

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -21,7 +19,7 @@ from gateway.commands.client import Api, UnreachableError, UsageError
 from gateway.schemas.base import Answer, Listed
 from gateway.tenants.schemas.tenants import Tenant
 from loadtests.mock_engine import MockEngine
-from tests.integration.test_cli import FLORIN, KEY, Served, environment, florin, serving
+from tests.integration.test_cli import KEY, Served, florin, serving
 from tests.support.certificates import Authority, Files, put
 from tests.support.engine_hosts import add_version, ask, end, free_port, registered, start_agent
 from tests.support.harness import fake_adapter, running_gateway
@@ -97,60 +95,8 @@ def test_the_gateway_speaks_tls_with_two_workers_and_renews_its_certificate(tmp_
         until_now(lambda: "Certificate server not reloaded" in gateway.errors.read_text())
 
 
-def test_garbage_on_the_tls_port_is_rejected_without_affecting_others(tmp_path, ca, pair):
-    env = {"FLORIN_TLS_CERT": str(pair.cert), "FLORIN_TLS_KEY": str(pair.key)}
-    with serving(tmp_path / "state", **env) as gateway:
-        address = (httpx2.URL(gateway.url).host, httpx2.URL(gateway.url).port)
-        for rubbish in (
-            b"GET / HTTP/1.1\r\nhost: x\r\n\r\n",
-            b"\x16\x03\x01\xff\xff" + b"x" * 70_000,
-            b"\0" * 100,
-        ):
-            with socket.create_connection(address, timeout=PATIENCE_S) as plain:
-                plain.sendall(rubbish)
-                try:
-                    while plain.recv(4096):
-                        pass
-                except ConnectionResetError:
-                    pass
-        with httpx2.Client(verify=client_context(ca.file), trust_env=False) as http:
-            assert http.get(f"{gateway.url}/healthz").status_code == 200
-        assert gateway.stop() == 0
-        assert "Traceback" not in gateway.errors.read_text()
-
-
-def test_unusable_certificates_are_reported_at_start(tmp_path, pair):
-    pair.key.chmod(0o644)
-    done = florin("serve", FLORIN_PORT="0", FLORIN_STATE_DIR=str(tmp_path / "state"), **both(pair))
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert "FLORIN_TLS_CERT, FLORIN_TLS_KEY:" in done.stderr
-    assert "mode 0644, so others can read it" in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "state").exists()
-
-
 def both(files: Files, cert: Path | None = None) -> dict[str, str]:
     return {"FLORIN_TLS_CERT": str(cert or files.cert), "FLORIN_TLS_KEY": str(files.key)}
-
-
-def test_plain_http_on_a_public_address_is_warned_about(tmp_path):
-    process = subprocess.Popen(
-        [FLORIN, "serve"],
-        env=environment(FLORIN_PORT="0", FLORIN_STATE_DIR=str(tmp_path / "state"), FLORIN_HOST="0.0.0.0"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
-    with process:
-        timer = threading.Timer(60, process.kill)
-        timer.start()
-        assert "http://0.0.0.0:" in process.stdout.readline()
-        timer.cancel()
-        process.terminate()
-        said = [line for line in process.stderr if "speaks plain HTTP on 0.0.0.0" in line]
-    assert len(said) == 1
-    assert "WARNING" in said[0]
-    assert "FLORIN_TLS_CERT" in said[0]
-    assert "FLORIN_BEHIND_PROXY" in said[0]
 
 
 # -- engines

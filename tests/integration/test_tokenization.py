@@ -91,15 +91,6 @@ async def test_not_yours_is_not_there(deployment: Deployment):
     assert deployment.calls() == []
 
 
-async def test_without_a_key_there_is_nothing_to_see(deployment: Deployment):
-    async with httpx2.AsyncClient(base_url=deployment.gateway.url) as http:
-        for path in ("/tokenize", "/detokenize"):
-            assert (await http.post(path, json={"model": "support", "prompt": TEXT})).status_code == 401
-            assert (await http.get(path)).status_code == 405
-        for path in ("/tokenizer_info", "/load", "/invocations"):
-            assert (await http.post(path, json={})).status_code == 404
-
-
 async def test_a_tokens_per_minute_limit_is_not_touched(deployment: Deployment):
     async with deployment.gateway.http() as admin:
         answer = await admin.patch("/admin/v1/tenants/acme", json={"limits": {"tokens_per_minute": 20}})

@@ -10,9 +10,9 @@ from pathlib import Path
 from tests.integration.test_cli import FLORIN, Served, environment, serving
 from tests.support.lora import LLAMA, lora_config
 
-SIZE = 200 * 1024**2
+SIZE = 128 * 1024**2
 GROWTH = 64 * 1024**2
-"""Bytes that a process may grow by: a third of what is sent. Threads' buffers and libraries are some 30 MiB."""
+"""Bytes that a process may grow by: half of what is sent. Threads' buffers and libraries are some 30 MiB."""
 
 
 def peak(process: str) -> int:

@@ -219,9 +219,7 @@ async def test_it_is_resident_wherever_its_predecessor_is(fleet: Fleet):
     ("trouble", "status", "words"),
     [
         ("refused", 503, "could not be loaded"),
-        ("rank", 503, "a: rank 16 exceeds its maximum of 8; b: rank 16"),
         ("cordoned", 503, "a: cordoned: takes no new adapters; b: cordoned"),
-        ("pinned", 503, "every slot is pinned"),
     ],
 )
 async def test_what_no_engine_can_hold_does_not_become_live(
@@ -232,20 +230,9 @@ async def test_what_no_engine_can_hold_does_not_become_live(
         case "refused":
             for engine in fleet.engines.values():
                 engine.faults.update({"load_status": 500})
-        case "rank":
-            version = replace(fleet.versions[1], rank=16)
-            await fleet.first.commit(Change("version", version.id, dump(version)))
         case "cordoned":
             for name in fleet.engines:
                 await fleet.first.set_state(name, "cordoned")
-        case "pinned":
-            for name in fleet.engines:
-                engine = replace(fleet.first.state.catalog.engines[name], slots=1)
-                await fleet.first.commit(Change("engine", name, dump(engine)))
-            (holder,) = fleet.loads(LABELS[1])
-            (other,) = set(fleet.engines) - {holder}
-            await fleet.first.set_state(other, "cordoned")
-            await fleet.admin("PUT", "/pin", pinned=True)
     before = fleet.adapter()
     for weight in (100, 10):
         refused = await fleet.promote("v2", weight=weight)
@@ -432,24 +419,6 @@ async def test_concurrent_changes_are_consistent(fleet: Fleet):
     documents = (await fleet.first.state.store.snapshot()).documents
     pinned = {adapter.live, adapter.canary} - {None} if adapter.pinned else set()
     assert {json.loads(text)["version"] for text in documents["pin"].values()} == {LABELS[n] for n in pinned}
-
-
-async def test_a_removal_among_other_changes_wins(fleet: Fleet):
-    await fleet.ask()
-    answers = await asyncio.gather(
-        *(fleet.promote(f"v{1 + i % 3}") for i in range(6)),
-        *(fleet.admin("POST", "/rollback", fleet.workers[1]) for _ in range(3)),
-        fleet.admin("DELETE", "", fleet.workers[1]),
-        fleet.admin("POST", "/versions/v3/retire"),
-    )
-    assert {a.status_code for a in answers} <= {200, 404, 409}
-    for worker in fleet.workers:
-        await until(lambda w=worker: fleet.adapter(w) is None)
-        assert (await fleet.ask(worker)).status == 404
-    documents = (await fleet.first.state.store.snapshot()).documents
-    assert documents["version"] == documents["pin"] == documents["adapter"] == {}
-    assert set(documents["pending_deletion"]) == {v.engine_name for v in fleet.versions}
-    assert json.loads(documents["tombstone"][NAME])["latest"] == 3
 
 
 # -- Redis away
