@@ -14,6 +14,7 @@ from gateway.api import finance
 from gateway.api.dependencies import get_state, require_finance, require_operator, require_staff
 from gateway.api.exception_handlers import install
 from gateway.costs.credit_limits import CreditLimits
+from gateway.costs.export.spool import Spool
 from gateway.costs.price_list import PriceList
 from gateway.costs.prices import routes as prices
 from gateway.operations.authorization import check_role
@@ -43,8 +44,9 @@ def now():
 
 
 @pytest.fixture
-def installed(ledger_with, contents, now):
+def installed(ledger_with, contents, now, tmp_path):
     ledger = ledger_with(contents)
+    (tmp_path / "exports").mkdir()
     directory = Directory()
     for seq, name in enumerate(("acme", "bolt", "corgi", "new"), 1):
         directory.apply(Event(seq, "tenant", name, dump(Tenant(name, base_access=True, created=0))))
@@ -57,7 +59,8 @@ def installed(ledger_with, contents, now):
         credit_limits=CreditLimits(ledger, directory, now),
         catalog=SimpleNamespace(engines={}),
         directory=directory,
-        settings=SimpleNamespace(redis_prefix="florin", two_person_approval=False),
+        settings=SimpleNamespace(issuer="Nordlicht", redis_prefix="florin", two_person_approval=False),
+        spool=Spool(tmp_path / "exports", 10**9),
         gateways=SimpleNamespace(missing=""),
     )
 
@@ -95,3 +98,17 @@ def client_for(installed):
         )
 
     return client
+
+
+@pytest.fixture
+def ask(client_for):
+    """A function that asks one question below /finance/v1: GET, or POST (or PUT) of a body; as finance, or with the key
+    of a tenant."""
+
+    async def question(path, body=None, *, key="", put=False, **params):
+        role = Role.TENANT if key else Role.FINANCE
+        method = "GET" if body is None else "PUT" if put else "POST"
+        async with client_for(role, key, "/finance/v1/") as client:
+            return await client.request(method, path, json=body, params=params)
+
+    return question

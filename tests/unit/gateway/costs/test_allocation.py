@@ -53,20 +53,6 @@ def test_a_tenant_bears_what_its_own_policy_gives_it(policy, shares):
     assert AllocationPolicy.of(policy.document()) == policy
 
 
-def test_ties_go_to_the_smaller_name():
-    assert divide(EVEN, 2, {"c": 1, "b": 1, "a": 1}) == {"a": 1, "b": 1, "c": 0}
-
-
-def test_nobody_can_bear_what_nobody_used():
-    assert divide(PROPORTIONAL, 100, {}) == divide(EVEN, 100, {"a": 0}) == {}
-
-
-def test_a_correction_takes_back_as_it_was_given():
-    given = divide(PROPORTIONAL, 100, {"a": 2, "b": 1})
-    taken = divide(PROPORTIONAL, -100, {"a": -2, "b": -1})
-    assert taken == {name: -nano for name, nano in given.items()}
-
-
 def test_what_was_taken_back_bears_nothing_beside_what_was_used():
     assert divide(PROPORTIONAL, 10, {"a": 5, "b": -3}) == {"a": 10}
 

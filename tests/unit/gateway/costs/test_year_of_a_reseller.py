@@ -7,13 +7,11 @@ import csv
 import io
 import json
 from collections import defaultdict
-from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import select
 
 from adapters.store.protocol.registry import Event
-from gateway.costs.export.spool import Spool
 from gateway.costs.periods import iso, month_of
 from gateway.metering.ledger.schema import period_tenants
 from gateway.tenants.directory import Role, Tenant, dump
@@ -47,11 +45,9 @@ def now():
 
 
 @pytest.fixture
-def installed(installed, tmp_path):
+def installed(installed):
     for seq, name in enumerate(TENANTS, 10):
         installed.directory.apply(Event(seq, "tenant", name, dump(Tenant(name, base_access=True, created=0))))
-    installed.settings = SimpleNamespace(issuer="Reseller", **vars(installed.settings))
-    installed.spool = Spool(tmp_path, 10**9)
     return installed
 
 

@@ -8,7 +8,7 @@ from sqlalchemy import select
 from adapters.model import Engine
 from gateway.costs.adapter_costs.adapter_report import adapter_report
 from gateway.costs.adapter_costs.residency_log import ResidencyLog, _row
-from gateway.costs.periods import Period, month_of
+from gateway.costs.periods import month_of
 from gateway.costs.selling.residency import BRIDGE
 from gateway.metering.ledger.schema import calibrations, engine_hours, residency_spans
 from gateway.units import DAY, HOUR
@@ -84,12 +84,6 @@ def test_rarely_used_adapters_are_summed(ledger):
         "1.00",
     )
     assert (found["total"]["adapters"], found["total"]["cost"]) == (3, "2.00")
-
-
-def test_without_a_price_slots_have_hours_and_no_cost(ledger):
-    span(ledger, "acme/x@v1", START, START + HOUR)
-    assert (rows(ledger)["acme/x"]["slot_hours"], rows(ledger)["acme/x"]["slot_cost"]) == ("1.00", None)
-    assert rows(ledger, Period(START + 2 * HOUR, START + 3 * HOUR)) == {}
 
 
 # -- sampling

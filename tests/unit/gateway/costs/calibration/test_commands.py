@@ -14,7 +14,7 @@ from tests.support.samples import sample
 QUICK = ("--seconds", "0.05", "--repeats", "1")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine():
     with MockProcess(max_model_len=256) as process:
         yield process
@@ -27,6 +27,7 @@ def listed(fake, at, **fields):
 
 def test_it_measures_and_keeps_the_weights(fake, engine, tmp_path):
     listed(fake, engine.url)
+    earlier = len(engine.log()["admin"])
     path = str(fake_adapter(tmp_path / "adapter"))
     fake.answer(
         "GET", "/admin/v1/adapters/acme/support/versions", {"data": [sample(VersionDetails, path=path)]}
@@ -45,7 +46,7 @@ def test_it_measures_and_keeps_the_weights(fake, engine, tmp_path):
     assert all(s["cached"] > s["computed"] for s in samples if s["phase"] == "cached")
     assert all(s["cached"] == 0 for s in samples if s["phase"] in {"prefill", "decode"})
     assert sum(s["loads"] for s in samples) == 5
-    calls = engine.log()["admin"]
+    calls = engine.log()["admin"][earlier:]
     assert len({c["name"] for c in calls}) == 5  # no name that the engine knew
     assert [c["action"] for c in calls] == ["load", "unload"] * 5  # and nothing left behind
 
@@ -71,18 +72,3 @@ def test_it_measures_only_what_does_nothing_else(fake, fields, words):
     refused = fake.florin("calibrate", "e0", *QUICK)
     assert refused.exit_code == 2
     assert words in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("fields", "words"),
-    [
-        ({"url": "http://127.0.0.1:1"}, "does not answer like vLLM"),
-        ({"base": "another"}, "does not serve 'another'"),
-    ],
-)
-def test_an_engine_that_cannot_be_measured_is_a_sentence(fake, engine, fields, words):
-    listed(fake, engine.url, **fields)
-    failed = fake.florin("calibrate", "e0", *QUICK)
-    assert failed.exit_code == 1
-    assert words in failed.stderr
-    assert "Traceback" not in failed.output

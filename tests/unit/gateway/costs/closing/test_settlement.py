@@ -27,13 +27,6 @@ def line(tenant="acme", bucket="usage", nano=10**9, rate=2_490_000, **changes):
     return CostLine(**(fields | changes))
 
 
-def test_one_gpu_hour_of_two_tenants():
-    made = settle([line(), line("bolt", nano=5 * 10**8)], NOTHING)
-    assert {n: s.amount_cents for n, s in made.statements.items()} == {"acme": 249, "bolt": 125}
-    assert made.totals.amount_cents == 374
-    assert made.totals.document()["billed"] == {"cost": "3.735", "amount_cents": 374}
-
-
 def test_retries_and_what_nobody_used_are_not_billed_and_not_lost():
     lines = [line(), line(bucket="retry_waste", nano=10**8), line("", "idle", nano=4 * 10**8)]
     made = settle(lines, NOTHING)
@@ -50,21 +43,6 @@ def test_what_a_policy_allocates_is_a_line_of_its_own():
     kinds = [(entry.kind, entry.amount_cents) for entry in made.statements["acme"].lines]
     assert kinds == [("allocated", 498), ("usage", 249)]
     assert made.totals.unallocated.document() == {"cost": "0.00", "amount_cents": 0}
-
-
-def test_a_tenant_with_records_and_no_lines_has_a_statement_of_nothing():
-    made = settle([], NOTHING, ["acme"])
-    assert made.statements["acme"].document() == {
-        "nano_gpu_hours": 0, "allocated_nano_gpu_hours": 0, "cost": "0.00", "amount_cents": 0, "lines": [],
-    }  # fmt: skip
-
-
-def test_lines_of_several_rates_and_versions_are_one():
-    made = settle([line(rate=1), line(rate=2), line(correction=True, nano=-5)], NOTHING)
-    assert [(e.correction, e.requests, e.cost) for e in made.statements["acme"].lines] == [
-        (False, 2, 3 * 10**9),
-        (True, 1, -12_450_000),
-    ]
 
 
 amounts = st.tuples(

@@ -53,10 +53,6 @@ def test_a_term_that_begins_within_an_hour_pays_for_a_part_of_it():
     assert (one.committed, one.used_nano, one.unused) == (6 * NANO, 4 * NANO, {HOUR: 2 * NANO})
 
 
-def test_a_withdrawn_one_does_not_count():
-    assert use([commitment(withdrawn_at=1)], {}, TEN) == []
-
-
 @given(
     st.lists(st.tuples(st.integers(1, 4), st.integers(0, 40), st.integers(1, 40)), min_size=1, max_size=4),
     st.dictionaries(st.integers(0, 9), st.integers(0, 8 * NANO)),
@@ -175,6 +171,10 @@ def test_what_is_no_commitment(ledger, changes, param):
     with pytest.raises(CommitmentError) as wrong:
         add_commitment(ledger, **{**TERMS, **changes})
     assert wrong.value.param == param
+
+
+def test_a_withdrawn_one_does_not_count():
+    assert use([commitment(withdrawn_at=1)], {}, TEN) == []
 
 
 def test_a_commitment_uses_the_currency_of_the_price_book(november):

@@ -12,12 +12,12 @@ from gateway.costs.reports.closed_months import one, overview, proof_of
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.selling.cards import RateCardConflictError, RateCardError
 from gateway.costs.statement.charge_rows import month_charges
-from gateway.costs.statement.page import statement_csv, statement_json, statement_page
+from gateway.costs.statement.page import statement_csv, statement_page
 from gateway.costs.verification.verify import verify
 from gateway.units import DAY
 from tests.support.ledger_rows import exchange_rate, price
 from tests.unit.gateway.costs.manual_lines.test_manual_lines import line
-from tests.unit.gateway.costs.selling.sold import NOVEMBER, NOW, OCTOBER, close_october, fill
+from tests.unit.gateway.costs.selling.sold import NOVEMBER, NOW, OCTOBER, close_october, fill, statement
 
 AT = NOVEMBER + 4 * DAY
 PARTS = ("opening", "granted", "drawn", "expired", "closing")
@@ -43,10 +43,6 @@ def ledger(ledger_with):
 
 def add(ledger, *args, **more):
     return add_grant(ledger, grant(*args, **more), actor="key:a")[0]
-
-
-def statement(ledger, month="2026-10", tenant="acme", **more):
-    return statement_json(ledger, tenant, month, issuer="Nordlicht", now=NOW, known=True, **more)
 
 
 def parts(document):
@@ -106,33 +102,26 @@ def test_credits_are_on_the_statement_and_closed_months_keep_them(ledger, tenant
     if price_cents:
         table = statement_csv(ledger, tenant, "2026-10", issuer="N", now=NOW, known=True).decode()
         assert "prepaid_credit,Payment 1," in table
-    assert parts(statement(ledger, "2026-11", tenant))[:2] == (closing, 5)
-
-
-def test_months_without_credits_have_no_such_key(ledger):
-    close_october(ledger)
-    with ledger.read() as connection:
-        document = settlement_now(connection, "2026-10").settlement.statements["acme"].document()
-    assert "credits" not in document
+    assert parts(statement(ledger, tenant, "2026-11"))[:2] == (closing, 5)
 
 
 @pytest.mark.both_databases
 def test_an_open_month_begins_with_what_the_open_month_before_leaves(ledger):
     october = statement(ledger)["amount_cents"]
     add(ledger, october + 1)
-    assert parts(statement(ledger, "2026-11"))[0] == 1
+    assert parts(statement(ledger, month="2026-11"))[0] == 1
     balance = read_balance(ledger, "acme", "2026-11")
     assert (balance.opening, balance.granted, balance.closing) == ("0.01", "0.00", "0.00")
     assert read_balance(ledger, "bolt", "2026-11").closing == "0.00"
     close_october(ledger)
-    assert parts(statement(ledger, "2026-11"))[0] == 1
+    assert parts(statement(ledger, month="2026-11"))[0] == 1
     assert [g.drawn for g in list_grants(ledger, "acme")] == [october]
 
 
 def test_credits_pay_for_fees_too(ledger):
     request_line(ledger, line("charge", 500, tenant="newcomer"), approved=True, actor="key:a")
     add(ledger, 300, begins="2026-10", tenant="newcomer")
-    assert statement(ledger, "2026-10", "newcomer")["amount_cents"] == 200
+    assert statement(ledger, "newcomer", "2026-10")["amount_cents"] == 200
 
 
 def test_in_another_currency_what_is_paid_in_full_stays_so(ledger):
@@ -177,6 +166,13 @@ def test_a_grant_ends_with_a_month_and_a_removed_tenant_has_none_left(ledger):
     close_october(ledger)
     with pytest.raises(RateCardError, match="2026-11"):
         end_grant(ledger, other.id, "2026-10", now=NOW, actor="key:a")
+
+
+def test_months_without_credits_have_no_such_key(ledger):
+    close_october(ledger)
+    with ledger.read() as connection:
+        document = settlement_now(connection, "2026-10").settlement.statements["acme"].document()
+    assert "credits" not in document
 
 
 def test_a_currency_without_decimals_has_none_here(ledger_with):

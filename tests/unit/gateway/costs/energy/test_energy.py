@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 
 from gateway.costs.energy.energy_store import energy_report, set_grid, set_power, stated
-from gateway.costs.energy.figures import EnergyError, Timeline
+from gateway.costs.energy.figures import EnergyError
 from gateway.costs.periods import month_of
 from gateway.metering.ledger.audit_log import Wanted, read
 from gateway.units import DAY, HOUR
@@ -109,14 +109,6 @@ def test_a_later_statement_replaces_one_of_the_same_day_and_both_are_kept(ledger
     write(ledger, row(FIRST))
     assert energy_report(ledger, OCTOBER, ())["whole"]["kwh"] == "0.65"
     assert [e.action for e in read(ledger, Wanted(subject="H100"), 9)] == ["power.set", "power.set"]
-
-
-def test_before_its_first_figure_a_timeline_has_none(ledger):
-    made, _ = power(ledger, valid_from=OCTOBER.start)
-    line = Timeline([made])
-    assert (line.at("H100", OCTOBER.start - DAY), line.at("H100", OCTOBER.start), line.at("x", 0)) == (
-        None, made, None,
-    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

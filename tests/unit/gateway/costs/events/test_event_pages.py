@@ -45,10 +45,6 @@ def test_asking_again_gives_the_same(ledger):
     assert len(found) == 5
 
 
-def test_an_empty_ledger_has_no_position(ledger):
-    assert everything(ledger) == ([], None)
-
-
 def test_what_nobody_pays_for_is_no_event_and_old_records_can_be_left_out(ledger):
     ledger.insert(
         [
@@ -113,10 +109,3 @@ def test_costs_are_events_only_of_closed_months(ledger):
     assert (event["type"], event["subject"], event["time"]) == ("florin.cost", "acme", "2026-11-01T00:00:00Z")
     assert (event["data"]["cost"], event["data"]["unused_time_cost"]) == ("2.00", "1.00")
     assert cost_events(ledger, "2026-10", source=SOURCE) == [event]
-
-
-def test_an_event_says_whose_it_is(ledger):
-    labels = {"end_user": "u1", "tag": "nightly", "cost_centre": "sales"}
-    ledger.insert([record("a", dispatched=T, ended=T + 1, key_id="k1", **labels)])
-    [event] = everything(ledger)[0]
-    assert event["data"].items() >= {"key": "k1", **labels}.items()

@@ -2,15 +2,12 @@
 
 from collections import defaultdict
 from decimal import Decimal
-from itertools import pairwise
 
 import pytest
 
 from gateway.costs.closing.closing import close
-from gateway.costs.commitments.commitment import Commitment
 from gateway.costs.commitments.commitment_store import add_commitment, withdraw_commitment
 from gateway.costs.export.columns import FOCUS_VERSIONS
-from gateway.costs.export.committed import amortized, effective, hourly
 from gateway.costs.periods import month_of
 from gateway.units import HOUR
 from tests.support.ledger_rows import price
@@ -105,14 +102,6 @@ def test_nothing_is_lost_and_the_two_datasets_agree(ledger, version):
         assert total(mine) == total(row for row in earlier if row["x_Bucket"] != "retry_waste")
 
 
-def test_a_tenant_s_part_of_the_infrastructure_is_that_of_the_whole(ledger):
-    commit(ledger)
-    whole = rows_of(ledger)
-    mine = rows_of(ledger, tenants=("bolt",))
-    assert mine == [row for row in whole if row["SubAccountId"] == "bolt"]
-    assert any(row["CommitmentDiscountId"].startswith("commitment/") for row in mine)
-
-
 def test_files_of_a_closed_month_never_change(ledger):
     first = commit(ledger)
     at_close(ledger)
@@ -132,18 +121,3 @@ def test_an_open_month_is_counted_up_to_its_last_hour(ledger):
     commit(ledger)
     rows = [row for row in rows_of(ledger) if row["CommitmentDiscountId"].startswith("commitment/")]
     assert total([r for r in rows if r["ChargeFrequency"] == "Recurring"], "PricingQuantity") == 6
-
-
-@pytest.mark.parametrize("upfront", ["0", "0.01", "12345.678901"])
-def test_amounts_are_whole_units_that_sum_to_the_payment(upfront):
-    start, end = 7 * HOUR + 12_345, 29 * HOUR + 77
-    one = Commitment(1, "H100", "", 3, start, end, 1_234_567, upfront, "EUR", "", 0, "k")
-    hours = range(0, 40 * HOUR, HOUR)
-    committed = sum(one.committed(hour) for hour in hours)
-    whole = committed * one.rate_micros + int(Decimal(upfront).scaleb(15))
-    assert sum(hourly(one, hour) for hour in hours) == whole
-    assert amortized(one, 40 * HOUR) - amortized(one, 0) == int(Decimal(upfront).scaleb(15))
-    for hour in hours:
-        nano = one.committed(hour)
-        parts = [effective(one, hour, nano * part // 7) for part in range(8)]
-        assert sum(b - a for a, b in pairwise(parts)) == (hourly(one, hour) if nano else 0)

@@ -13,7 +13,7 @@ from gateway.costs.export.contract_commitments import COLUMNS, export_commitment
 from gateway.costs.export.files import Order
 from gateway.costs.periods import instant
 from tests.unit.gateway.costs.export.focus_spec import CONTRACT_COMMITMENT
-from tests.unit.gateway.costs.export.month import FIRST, MONTH, file_rows, fill, total
+from tests.unit.gateway.costs.export.month import FIRST, MONTH
 
 KINDS = {"Decimal": {"cost", "quantity"}, "String": {"text"}, "Date/Time": {"time"}, "JSON": {"json"}}
 INAPPLICABLE = {"PricingCurrency", "PricingCurrencyContractCommitmentCost"}
@@ -80,37 +80,6 @@ def test_a_row_is_what_was_agreed(rows_of):
     ]
 
 
-def test_how_it_is_paid(rows_of):
-    rows = rows_of(
-        [
-            ("2026-10-01", "2026-11-01", {"upfront": "9", "rate": "0"}),
-            ("2026-10-01", "2026-11-01", {}),
-            ("2026-10-01", "2026-11-01", {"upfront": "0.000001"}),
-        ]
-    )
-    names = ("PaymentModel", "PaymentInterval", "PaymentUpfrontPercentage")
-    assert [tuple(row[f"ContractCommitment{name}"] for name in names) for row in rows] == [
-        ("All Upfront", "One-Time", "1.00"),
-        ("No Upfront", "Monthly", "0.00"),
-        ("Partial Upfront", "Monthly", "0.000000001"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("start", "end", "length"),
-    [
-        ("2026-01-31", "2029-01-31", "3 Years"),
-        ("2026-07-15", "2026-10-15", "3 Months"),
-        ("2026-10-01", "2026-10-31", "30 Days"),
-        ("2026-10-01T00:00Z", "2026-10-02T01:00Z", "25 Hours"),
-        ("2026-10-01T00:00Z", "2026-10-01T01:00Z", "1 Hour"),
-    ],
-)
-def test_its_length_is_in_the_largest_whole_unit(rows_of, start, end, length):
-    [row] = rows_of([(start, end, {})])
-    assert row["ContractCommitmentDurationType"] == length
-
-
 def test_only_those_of_the_month_as_they_are_now(ledger_with, tmp_path):
     ledger = ledger_with()
     commit(ledger, "2026-09-01", "2026-10-01")
@@ -136,22 +105,17 @@ def test_only_those_of_the_month_as_they_are_now(ledger_with, tmp_path):
     )
 
 
-def test_charges_name_the_commitment_that_is_applied(ledger_with):
-    """Used, unused and bought: the hours that were applied are all of the term's in the month."""
-    ledger = ledger_with(fill)
-    commit(ledger, "2026-10-01", "2026-11-01", description="ri-7")
-    rows = file_rows(ledger, "focus-1.4", "infrastructure")
-    applied = [row for row in rows if row["ContractApplied"]]
-    assert {row["CommitmentDiscountStatus"] for row in applied} == {"Used", "Unused", ""}
-    assert not any(row["ContractApplied"] for row in rows if row["CommitmentDiscountId"] != "commitment/1")
-    for row in applied:
-        [element] = json.loads(row["ContractApplied"], parse_float=Decimal)["Elements"]
-        assert (element["ContractId"], element["ContractCommitmentId"]) == ("commitment/1", "commitment/1")
-        assert element["ContractCommitmentAppliedQuantity"] == Decimal(row["CommitmentDiscountQuantity"])
-        assert element["ContractCommitmentAppliedUnit"] == row["CommitmentDiscountUnit"] == "GPU-Hours"
-        if row["CommitmentDiscountStatus"] != "Used":
-            assert row["ResourceId"] == "commitment/1"
-    hours = {"Purchase": Decimal(0), "Usage": Decimal(0)}
-    for row in applied:
-        hours[row["ChargeCategory"]] += Decimal(row["CommitmentDiscountQuantity"])
-    assert hours["Purchase"] == hours["Usage"] == total(applied, "CommitmentDiscountQuantity") / 2 == 12
+def test_how_it_is_paid(rows_of):
+    rows = rows_of(
+        [
+            ("2026-10-01", "2026-11-01", {"upfront": "9", "rate": "0"}),
+            ("2026-10-01", "2026-11-01", {}),
+            ("2026-10-01", "2026-11-01", {"upfront": "0.000001"}),
+        ]
+    )
+    names = ("PaymentModel", "PaymentInterval", "PaymentUpfrontPercentage")
+    assert [tuple(row[f"ContractCommitment{name}"] for name in names) for row in rows] == [
+        ("All Upfront", "One-Time", "1.00"),
+        ("No Upfront", "Monthly", "0.00"),
+        ("Partial Upfront", "Monthly", "0.000000001"),
+    ]

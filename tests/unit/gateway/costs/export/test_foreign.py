@@ -8,7 +8,6 @@ import re
 
 import pytest
 
-from gateway.costs.export.foreign import FOREIGN
 from tests.unit.gateway.costs.export.month import file_rows, fill, total
 
 VANTAGE = {"ChargeCategory", "ChargePeriodStart", "BilledCost", "ServiceName"}
@@ -67,13 +66,3 @@ def test_cloudzero_finds_what_it_requires(filled):
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:00:00Z", row["time/usage_start"])
         assert row["lineitem/type"] in {"Usage", "Discount"}
     assert {row["resource/tag:tenant"] for row in rows} >= {"acme", "bolt"}
-
-
-def test_purchases_and_credits_have_a_type_that_they_know():
-    row = {"ChargePeriodStart": "2026-10-01T00:00:00Z", "BillingAccountId": "florin"}
-    for category, vantage, cloudzero in (
-        ("Purchase", "Usage", "Usage"), ("Adjustment", "Usage", "Usage"), ("Credit", "Credit", "Discount"),
-    ):  # fmt: skip  # a case a line
-        of = {**row, "ChargeCategory": category}
-        assert FOREIGN["vantage"].convert(of)["ChargeCategory"] == vantage
-        assert FOREIGN["cloudzero"].convert(of)["lineitem/type"] == cloudzero

@@ -53,14 +53,6 @@ def test_a_split_loses_nothing_whatever_the_line(nano, weights, tokens):
         assert part == 0 or part * count > 0  # so that the unit price is one
 
 
-def test_tokens_bear_cost_by_their_weights():
-    assert split(line(100, (30, 0, 70), (30, 5, 35)), (30, 5, 35)) == ([30, 0, 70], 0)
-
-
-def test_a_kind_without_tokens_bears_nothing():
-    assert split(line(100, (30, 0, 70), (30, 0, 0)), (30, 0, 0)) == ([100, 0, 0], 0)
-
-
 def test_cells():
     assert [csv_text(cell) for cell in (None, True, False, 7, Fixed(1_234_567, 0), Fixed(-5, 9), "-x", "x")] == [
         "", "true", "false", "7", "1234567.00", "-0.000000005", "'-x", "x",

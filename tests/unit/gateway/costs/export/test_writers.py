@@ -16,7 +16,6 @@ from gateway.costs.export.files import Order, export
 from gateway.costs.export.writers import write_csv, write_parquet
 from gateway.costs.periods import iso
 from tests.unit.gateway.costs.export.month import MONTH, fill
-from tests.unit.gateway.costs.rolled import row, write
 
 
 @pytest.fixture
@@ -68,13 +67,6 @@ def test_plain_lines_are_the_ledger_s(ledger, tmp_path):
     hours = sum(Decimal(t["gpu_hours"]) for t in texts)
     assert hours == Decimal(sum(r["nano_gpu_hours"] for r in rows)).scaleb(-9)
     assert {t["bucket"] for t in texts} == {r["bucket"] for r in rows}
-
-
-def test_plain_lines_do_without_a_price(ledger, tmp_path):
-    write(ledger, {**row(), "posted": MONTH})
-    [line], _ = made(ledger, tmp_path, "csv", "chargeback", as_parquet=False)
-    assert (line["cost"], line["rate_per_gpu_hour"], line["currency"]) == ("", "", "")
-    assert line["gpu_hours"] == "1.00"
 
 
 COLUMNS = (Column("name", "text"), Column("cost", "cost"), Column("same", "text"))

@@ -23,12 +23,6 @@ def day(number):
     return START + number * DAY
 
 
-def test_days_that_cost_the_same_are_forecast_without_doubt():
-    found = forecast(costs([100] * 10), OCTOBER, day(10))
-    assert (found.so_far, found.expected, found.low, found.high) == (1000, 3100, 3100, 3100)
-    assert (found.days_known, found.method) == (10, "daily")
-
-
 def test_the_interval_is_the_prediction_interval_of_a_sum():
     """Ten days around one mean, 21 to come: 1.383 is Student's t for 80 % and nine degrees of freedom."""
     known = [10**12 * v for v in (90, 110, 95, 105, 100, 100, 97, 103, 92, 108)]
@@ -52,13 +46,6 @@ def test_from_two_weeks_on_each_weekday_has_its_own_mean():
     assert found.method == "weekday"
 
 
-def test_today_counts_as_expected_or_as_what_it_costs_already():
-    known = costs([100] * 10)
-    assert forecast({**known, day(10): 40}, OCTOBER, day(10)).expected == 3100
-    found = forecast({**known, day(10): 900}, OCTOBER, day(10))
-    assert (found.so_far, found.expected) == (1900, 1900 + 20 * 100)
-
-
 def test_history_comes_from_before_the_month_and_from_the_first_day_with_cost():
     before = costs([50] * 7, START - 7 * DAY)
     found = forecast(before, OCTOBER, START)
@@ -74,21 +61,6 @@ def test_too_little_is_known(known):
     found = forecast(costs(known), OCTOBER, day(len(known)))
     assert (found.expected, found.low, found.high, found.method) == (None, None, None, "none")
     assert found.so_far == sum(known)
-
-
-def test_a_month_that_is_over_is_not_estimated():
-    found = forecast(costs(range(DAYS)), OCTOBER, OCTOBER.end)
-    assert (found.so_far, found.expected, found.low, found.high) == (sum(range(DAYS)),) * 4
-    assert found.method == "actual"
-
-
-def test_days_after_today_are_not_yet_there():
-    assert forecast(costs([1] * DAYS), OCTOBER, day(10)).so_far == 11
-
-
-def test_the_low_end_is_never_below_what_is_spent():
-    found = forecast(costs([10, 10, 10, 10_000]), OCTOBER, day(4))
-    assert found.low == found.so_far == 10_030
 
 
 @pytest.mark.parametrize(("confidence", "least", "most"), [(80, 74, 86), (95, 91, 98)])

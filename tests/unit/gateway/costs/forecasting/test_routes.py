@@ -1,11 +1,8 @@
 """Forecast, budgets, anomalies, alerts and events over the API; who asks is given, not looked up."""
 
-from types import SimpleNamespace
-
 import pytest
 
 from gateway.costs.periods import month_of
-from gateway.tenants.directory import Role, Tenant
 from gateway.units import DAY, HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.rolled import row, write
@@ -22,8 +19,6 @@ def now():
 
 @pytest.fixture
 async def filled(installed):
-    installed.directory = SimpleNamespace(tenants={"acme": Tenant("acme", base_access=True, created=0)})
-    installed.settings = SimpleNamespace(redis_prefix="florin")
     ledger = installed.ledger
     price(ledger)
     first = OCTOBER.start // HOUR
@@ -31,10 +26,9 @@ async def filled(installed):
     return installed
 
 
-async def test_a_forecast_and_a_tenant_s_own(client_for, filled):
-    async with client_for() as client:
-        whole = (await client.get("/finance/v1/forecast")).json()
-        future = await client.get("/finance/v1/forecast", params={"month": "2027-01"})
+async def test_a_forecast_and_a_tenant_s_own(ask, filled):
+    whole, own = [(await ask("forecast", key=key)).json() for key in ("", "acme")]
+    future = await ask("forecast", month="2027-01")
     assert (whole["month"], whole["installation"]["expected"], whole["complete"]) == (
         "2026-10",
         "124.00",
@@ -42,74 +36,49 @@ async def test_a_forecast_and_a_tenant_s_own(client_for, filled):
     )
     assert [r["tenant"] for r in whole["rows"]] == ["acme", "bolt"]
     assert (future.status_code, future.json()["error"]["param"]) == (400, "month")
-    async with client_for(Role.TENANT, "acme") as client:
-        own = (await client.get("/finance/v1/forecast")).json()
-        other = (await client.get("/finance/v1/forecast", params={"tenant": "bolt"})).json()
     assert "installation" not in own
     assert [r["tenant"] for r in own["rows"]] == ["acme"]
-    assert other["rows"] == []
+    assert (await ask("forecast", key="acme", tenant="bolt")).json()["rows"] == []
 
 
-async def test_budgets_are_set_once_and_seen_by_their_tenant(client_for, filled):
+async def test_budgets_are_set_once_and_seen_by_their_tenant(ask, filled):
     body = {"tenant": "acme", "amount": "15.50"}
-    async with client_for() as client:
-        first = await client.put("/finance/v1/budgets", json=body)
-        again = await client.put("/finance/v1/budgets", json=body)
-        await client.put("/finance/v1/budgets", json={"amount": "100"})
-        listed = (await client.get("/finance/v1/budgets")).json()["data"]
-        typo = await client.put("/finance/v1/budgets", json={**body, "tenant": "acmee"})
-    assert (first.status_code, first.json()["changed"], again.json()["changed"]) == (200, True, False)
+    first, again, _ = [(await ask("budgets", of, put=True)).json() for of in (body, body, {"amount": "100"})]
+    assert (first["changed"], again["changed"]) == (True, False)
+    listed = (await ask("budgets")).json()["data"]
     assert [(b["tenant"], b["amount"], b["status"]) for b in listed] == [
         (None, "100.00", "forecast_over"), ("acme", "15.50", "reached"),
     ]  # fmt: skip
-    assert (typo.status_code, typo.json()["error"]["param"]) == (400, "tenant")
-    async with client_for(Role.TENANT, "acme") as client:
-        assert [b["tenant"] for b in (await client.get("/finance/v1/budgets")).json()["data"]] == ["acme"]
-        assert (await client.put("/finance/v1/budgets", json=body)).status_code == 403
+    for change in ({"tenant": "acmee"}, {"amount": "much"}, {"from": "soon"}, {"warn_percent": 0}):
+        wrong = await ask("budgets", body | change, put=True)
+        assert (wrong.status_code, [wrong.json()["error"]["param"]]) == (400, list(change))
+    assert [b["tenant"] for b in (await ask("budgets", key="acme")).json()["data"]] == ["acme"]
+    assert (await ask("budgets", body, put=True, key="acme")).status_code == 403
 
 
-@pytest.mark.parametrize(
-    ("change", "param"),
-    [({"amount": "much"}, "amount"), ({"from": "soon"}, "from"), ({"warn_percent": 0}, "warn_percent")],
-)
-async def test_a_wrong_budget_is_refused_with_the_field(client_for, filled, change, param):
-    async with client_for() as client:
-        answer = await client.put("/finance/v1/budgets", json={"tenant": "acme", "amount": "1", **change})
-    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
-
-
-async def test_anomalies_are_for_staff(client_for, filled):
+async def test_anomalies_are_for_staff(ask, filled):
     write(filled.ledger, row(OCTOBER.start // HOUR + 9 * 24 + 1, nano_gpu_hours=5 * 10**9))
-    async with client_for() as client:
-        found = (await client.get("/finance/v1/anomalies")).json()["data"]
-        bad = [
-            await client.get("/finance/v1/anomalies", params=params)
-            for params in ({"factor": "1"}, {"factor": "x"}, {"idle_percent": "101"})
-        ]
-        alerts = await client.get("/finance/v1/alerts")
+    found = (await ask("anomalies")).json()["data"]
     assert [(a["kind"], a["subject"], a["ratio"]) for a in found] == [
         ("adapter", "acme/support", "3.50"), ("tenant", "acme", "6.00"),
     ]  # fmt: skip
-    assert [answer.status_code for answer in bad] == [400] * 3
-    assert alerts.json() == {"data": []}
-    async with client_for(Role.TENANT, "acme") as client:
-        assert (await client.get("/finance/v1/anomalies")).status_code == 403
-        assert (await client.get("/finance/v1/alerts")).json() == {"data": []}
+    for wrong in ({"factor": "1"}, {"factor": "x"}, {"idle_percent": "101"}):
+        assert (await ask("anomalies", **wrong)).status_code == 400
+    assert (await ask("anomalies", key="acme")).status_code == 403
+    assert [(await ask("alerts", key=key)).json() for key in ("", "acme")] == [{"data": []}] * 2
 
 
-async def test_events_by_pages_and_their_cursor(client_for, filled):
+async def test_events_by_pages_and_their_cursor(ask, filled):
     filled.ledger.insert([record(f"r{n}", dispatched=NOW, ended=NOW + n) for n in range(3)])
-    async with client_for() as client:
-        first = (await client.get("/finance/v1/events", params={"limit": 2})).json()
-        rest = (await client.get("/finance/v1/events", params={"after": first["next"]})).json()
-        end = (await client.get("/finance/v1/events", params={"after": rest["next"]})).json()
-        bad = [
-            await client.get("/finance/v1/events", params=params)
-            for params in ({"after": "x"}, {"kind": "cost"}, {"kind": "cost", "month": "2026-10"})
-        ]
+    first = (await ask("events", limit=2)).json()
+    rest = (await ask("events", after=first["next"])).json()
     assert (len(first["data"]), first["more"], len(rest["data"]), rest["more"]) == (2, True, 1, False)
-    assert end == {"data": [], "next": rest["next"], "more": False}
+    assert (await ask("events", after=rest["next"])).json() == {
+        "data": [],
+        "next": rest["next"],
+        "more": False,
+    }
     assert {e["source"] for e in first["data"]} == {"florin/florin"}
-    assert [answer.status_code for answer in bad] == [400] * 3
-    async with client_for(Role.TENANT, "acme") as client:
-        assert (await client.get("/finance/v1/events")).status_code == 403
+    for wrong in ({"after": "x"}, {"kind": "cost"}, {"kind": "cost", "month": "2026-10"}):
+        assert (await ask("events", **wrong)).status_code == 400
+    assert (await ask("events", key="acme")).status_code == 403

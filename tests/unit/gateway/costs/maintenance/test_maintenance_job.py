@@ -5,7 +5,7 @@ import pytest
 
 from adapters.store.leader_job import PassFailedError
 from gateway.composition.background import cancel_task
-from gateway.costs.maintenance.health import LATE, LedgerHealth, health
+from gateway.costs.maintenance.health import LATE, health
 from gateway.costs.maintenance.maintenance_job import METRICS, Maintenance, maintain, read_figures, show
 from gateway.costs.maintenance.snapshot import read_snapshot, write_snapshot
 from gateway.metering.ledger.database import LedgerUnavailableError
@@ -91,29 +91,11 @@ def _pair(row):
 # -- what `florin doctor` sees of it
 
 
-def test_a_ledger_that_is_maintained_is_healthy(ledger):
-    ledger.insert([record("a")])
-    maintain(ledger, T, 0)
-    found = health(ledger, T + 60_000_000, interval=30)
-    assert (found.last_pass, found.trouble, found.late, found.set_aside) == (T, "", False, 0)
-
-
-def test_a_new_ledger_is_healthy(ledger):
-    assert health(ledger, T, interval=30) == LedgerHealth(None, "", late=False, set_aside=0, first=None)
-
-
 def test_a_ledger_that_is_no_longer_maintained_is_late(ledger):
     maintain(ledger, T, 0)
     assert not health(ledger, T + LATE, interval=30).late
     assert health(ledger, T + LATE + 1, interval=30).late
     assert not health(ledger, T + LATE + 1, interval=3600).late  # they are not meant to be kept so often
-
-
-def test_a_ledger_that_was_never_maintained_is_late_once_something_waits(ledger):
-    ledger.insert([record("a")])
-    hour = record("a").ended // HOUR * HOUR
-    assert not health(ledger, hour + HOUR + LATE, interval=30).late
-    assert health(ledger, hour + HOUR + LATE + 1, interval=30).late
 
 
 async def test_a_pass_that_fails_is_seen_until_one_succeeds(ledger):
@@ -135,3 +117,10 @@ async def test_a_killed_process_is_no_defect():
 
     with pytest.raises(PassFailedError, match="killed"):
         await Maintenance(Killed(), 30, 0.3).work()
+
+
+def test_a_ledger_that_was_never_maintained_is_late_once_something_waits(ledger):
+    ledger.insert([record("a")])
+    hour = record("a").ended // HOUR * HOUR
+    assert not health(ledger, hour + HOUR + LATE, interval=30).late
+    assert health(ledger, hour + HOUR + LATE + 1, interval=30).late

@@ -40,11 +40,6 @@ def costs(found):
     return {(adapter, bucket): value for (adapter, _, _, bucket), value in found.cost}
 
 
-def test_an_empty_ledger_has_no_series(ledger):
-    found = totals(ledger, NOW)
-    assert (found.cost, found.provisioned, found.busy, found.imbalance) == ([], [], [], 0)
-
-
 def test_cost_by_adapter_and_bucket_and_gpu_seconds_by_engine(priced):
     write(
         priced,

@@ -1,7 +1,6 @@
 """Fees, charges, credits and refunds: what they add to a month, and that closed months keep them."""
 
 from dataclasses import replace
-from fractions import Fraction
 
 import pytest
 
@@ -16,18 +15,17 @@ from gateway.costs.manual_lines.store import (
     request_line,
     withdraw_line,
 )
-from gateway.costs.margins.margin import month_margin
 from gateway.costs.proofs.proof import verify_proof
 from gateway.costs.reports.closed_months import one, overview, proof_of
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.selling.cards import RateCardConflictError, RateCardError
 from gateway.costs.statement.final_charges import final_charges
-from gateway.costs.statement.page import statement_csv, statement_json, statement_page
+from gateway.costs.statement.page import statement_csv, statement_page
 from gateway.costs.verification.verify import verify
 from gateway.units import DAY
 from tests.support.ledger_rows import exchange_rate
 from tests.unit.gateway.costs.manual_lines.lines import AT, line
-from tests.unit.gateway.costs.selling.sold import END, NOW, OCTOBER, close_october, fill
+from tests.unit.gateway.costs.selling.sold import END, NOW, OCTOBER, close_october, fill, statement
 
 
 def fee(begins="2026-10-15", **more):
@@ -46,11 +44,6 @@ def ledger(ledger_with):
 
 def add(ledger, new, *, approved=True, actor="key:a"):
     return request_line(ledger, new, approved=approved, actor=actor)[0]
-
-
-def statement(ledger, tenant, month, **more):
-    asked = {"issuer": "Nordlicht", "now": NOW, "known": True, **more}
-    return statement_json(ledger, tenant, month, **asked)
 
 
 @pytest.mark.parametrize(
@@ -116,14 +109,6 @@ def test_in_another_currency_each_line_is_rounded_by_itself(ledger, tenant):
     assert euros["amount_cents"] == plain["amount_cents"] - 5
 
 
-def test_the_margin_has_them(ledger):
-    before = month_margin(ledger, "2026-10")["totals"]
-    add(ledger, line(cents=100))
-    after = month_margin(ledger, "2026-10")["totals"]
-    assert Fraction(after["price"]) == Fraction(before["price"]) - 1
-    assert after["price_cents"] == before["price_cents"] - 100
-
-
 def test_a_single_line_is_on_the_next_statement_and_its_month_is_not_skipped(ledger):
     assert add(ledger, line()).month == "2026-10", "it has usage and is open"
     close_october(ledger)
@@ -139,13 +124,6 @@ def test_a_single_line_is_on_the_next_statement_and_its_month_is_not_skipped(led
     assert statement(ledger, "acme", "2026-12")["amount_cents"] == -4000
 
 
-def test_the_same_line_twice_is_one_until_it_is_on_a_final_statement(ledger):
-    first = add(ledger, line())
-    assert add(ledger, line(requested_at=AT + 1)) == first
-    close_october(ledger)
-    assert add(ledger, line()).month == "2026-11"
-
-
 def test_a_second_person_approves_and_only_then_it_counts(ledger):
     pending = add(ledger, line(), approved=False)
     with pytest.raises(SecondPersonError):
@@ -157,14 +135,6 @@ def test_a_second_person_approves_and_only_then_it_counts(ledger):
     assert approve_line(ledger, pending.id, now=AT + 1, actor="key:c") == approved
     with pytest.raises(RateCardConflictError, match="add its opposite"):
         withdraw_line(ledger, pending.id, now=AT, actor="key:a")
-
-
-def test_a_pending_line_can_be_withdrawn(ledger):
-    pending = add(ledger, line(), approved=False)
-    withdraw_line(ledger, pending.id, now=AT, actor="key:a")
-    with pytest.raises(RateCardConflictError, match="was withdrawn"):
-        approve_line(ledger, pending.id, now=AT, actor="key:b")
-    assert add(ledger, line(), approved=False).id != pending.id
 
 
 def test_fees_end_with_the_tenant_or_the_adapter(ledger):
@@ -205,3 +175,18 @@ def test_only_fees_end(ledger):
     credit = add(ledger, line())
     with pytest.raises(RateCardConflictError, match="is no fee"):
         add(ledger, line("end", 0, fee=credit.id, ends="2026-12-01"))
+
+
+def test_the_same_line_twice_is_one_until_it_is_on_a_final_statement(ledger):
+    first = add(ledger, line())
+    assert add(ledger, line(requested_at=AT + 1)) == first
+    close_october(ledger)
+    assert add(ledger, line()).month == "2026-11"
+
+
+def test_a_pending_line_can_be_withdrawn(ledger):
+    pending = add(ledger, line(), approved=False)
+    withdraw_line(ledger, pending.id, now=AT, actor="key:a")
+    with pytest.raises(RateCardConflictError, match="was withdrawn"):
+        approve_line(ledger, pending.id, now=AT, actor="key:b")
+    assert add(ledger, line(), approved=False).id != pending.id

@@ -18,7 +18,6 @@ from gateway.costs.policies.standing import (
     history,
     set_policy,
     standing_policy,
-    unknown_tenants,
 )
 from gateway.costs.policies.terms import policies_at
 from gateway.costs.rollups.rollup import roll
@@ -39,10 +38,6 @@ def held(ledger, of):
         return standing_policy(connection, of)
 
 
-def test_without_any_no_tenant_bears_unused_time(ledger):
-    assert held(ledger, "2026-10") == NONE
-
-
 def test_the_latest_row_up_to_a_month_holds(ledger):
     assert put(ledger, PROPORTIONAL) == (FIRST_MONTH, True)
     assert put(ledger, EVEN, valid_from="2026-11") == ("2026-11", True)
@@ -56,15 +51,6 @@ def test_the_latest_row_up_to_a_month_holds(ledger):
     assert held(ledger, "2026-12") == NONE
     with ledger.read() as connection:
         assert [row.policy for row in history(connection)] == ["proportional", "even", "fixed", "none"]
-
-
-def test_a_tenant_has_its_own_until_it_follows_the_installation_again(ledger):
-    put(ledger, EVEN)
-    put(ledger, NONE, tenant="corgi")
-    assert held(ledger, "2026-10") == AllocationPolicy("even", own={"corgi": "none"})
-    put(ledger, tenant="corgi", default=True, valid_from="2026-11")
-    assert held(ledger, "2026-10").own == {"corgi": "none"}
-    assert held(ledger, "2026-11") == EVEN
 
 
 def test_setting_it_again_records_nothing(ledger):
@@ -96,12 +82,6 @@ def test_what_cannot_be_set(ledger, policy, changes, param):
     with pytest.raises(PeriodError):
         put(ledger, EVEN, valid_from="soon")
     assert put(ledger, EVEN) == ("2026-11", True)  # the first that is open
-
-
-def test_names_that_used_nothing(ledger):
-    fill(ledger)
-    roll(ledger, NOW)
-    assert unknown_tenants(ledger, ["acme", "acmee"]) == ["acmee"]
 
 
 def stored(ledger, of):

@@ -6,13 +6,12 @@ from gateway.costs.prices.book import (
     Price,
     PriceBook,
     PriceConflictError,
-    PriceError,
     check,
     rate_micros,
 )
 from gateway.costs.prices.price_store import add_price, list_prices
 from gateway.metering.ledger.schema import dirty_hours, engine_hours, ledger_state
-from gateway.units import HOUR, decimal_text
+from gateway.units import HOUR
 from tests.support.ledger_rows import engine_hour, mark_closed, put
 
 
@@ -29,61 +28,8 @@ def test_rates_are_exact(text, micros):
     assert rate_micros(text) == micros
 
 
-@pytest.mark.parametrize("text", ["x", "-1", "0.0000001", "1e9"])
-def test_what_is_no_rate(text):
-    with pytest.raises(PriceError) as caught:
-        rate_micros(text)
-    assert len(str(caught.value)) < 200
-
-
-@pytest.mark.parametrize(
-    ("units", "places", "text"),
-    [
-        (2_500_000, 6, "2.50"),
-        (0, 15, "0.00"),
-        (1, 15, "0.000000000000001"),
-        (-1_500_000, 6, "-1.50"),
-        (7, 0, "7.00"),
-    ],
-)
-def test_decimals_are_exact_and_never_in_exponents(units, places, text):
-    assert decimal_text(units, places) == text
-
-
-def test_a_price_holds_until_the_next():
-    book = PriceBook([price(300, rate=3), price(100, rate=1)])
-    assert [book.rate("H100", "", "on_demand", t) for t in (99, 100, 299, 300, 10**15)] == [None, 1, 1, 3, 3]
-    assert book.rate("A100", "", "on_demand", 100) is None
-    assert book.changes("H100", "", "on_demand", 100, 1000) == [300]
-    assert book.changes("H100", "", "on_demand", 99, 300) == [100]
-
-
-def test_a_price_with_an_end_leaves_a_gap():
-    book = PriceBook([price(100, 200, rate=1), price(300, rate=3)])
-    assert [book.rate("H100", "", "on_demand", t) for t in (199, 200, 299, 300)] == [1, None, None, 3]
-    assert book.changes("H100", "", "on_demand", 0, 1000) == [100, 200, 300]
-
-
 def rate(prices, region="", purchase="on_demand"):
     return PriceBook(prices).rate("H100", region, purchase, 5)
-
-
-def test_the_series_of_the_region_and_purchase_model_says_the_price():
-    book = [
-        price(0, rate=1),
-        price(0, rate=2, purchase="spot"),
-        price(0, rate=3, region="eu", purchase="spot"),
-    ]
-    assert (rate(book), rate(book, "eu"), rate(book, "us")) == (1, 1, 1)
-    assert (rate(book, "", "spot"), rate(book, "eu", "spot"), rate(book, "us", "spot")) == (2, 3, 2)
-    assert rate(book, "", "reserved") is None
-
-
-def test_an_engine_that_says_neither_takes_the_only_series_there_is():
-    spot = price(0, rate=1, purchase="spot", region="eu")
-    assert rate([spot]) == 1
-    assert (rate([spot], "us"), rate([spot], "", "spot"), rate([spot], "", "reserved")) == (None, None, None)
-    assert rate([spot, price(0, rate=3, region="eu")]) is None
 
 
 def test_the_price_of_all_regions_fills_the_gaps_of_a_region_s_own():
@@ -140,64 +86,7 @@ def add(ledger, rate="2.50", **changes):
     return add_price(ledger, rate=rate, **{**fields, **changes})
 
 
-def test_the_first_price_holds_from_the_beginning_and_a_later_one_from_now(ledger):
-    assert add(ledger)[0].valid_from == 0
-    assert add(ledger, "3.00")[0].valid_from == 5000
-    assert [(p.rate_micros, p.valid_from) for p in list_prices(ledger)] == [(2_500_000, 0), (3_000_000, 5000)]
-
-
-def test_the_same_price_again_changes_nothing(ledger):
-    first, new = add(ledger)
-    assert new
-    assert add(ledger) == (first, False)
-    assert add(ledger, valid_from=0) == (first, False)
-    assert len(list_prices(ledger)) == 1
-
-
-def test_going_back_to_an_earlier_rate_is_a_new_price(ledger):
-    add(ledger)
-    add(ledger, "3.00")
-    assert add(ledger, "2.50", now=6000)[1]
-    assert PriceBook(list_prices(ledger)).rate("H100", "", "on_demand", 7000) == 2_500_000
-
-
-def test_a_price_that_ends_before_it_begins_is_refused(ledger):
-    with pytest.raises(PriceError):
-        add(ledger, valid_from=100, valid_to=100)
-    add(ledger, valid_from=0, valid_to=100)
-    with pytest.raises(PriceConflictError):
-        add(ledger, valid_from=50, valid_to=150)
-    assert len(list_prices(ledger)) == 1
-
-
 # -- speed
-
-
-SPEEDUP = {"speedup": "2.5", "speedup_reference": "A100", "speedup_source": "vendor"}
-
-
-def test_a_speedup_is_kept_with_its_reference_and_source(ledger):
-    price, _ = add(ledger, **SPEEDUP)
-    assert list_prices(ledger) == [price]
-    document = price.document()
-    assert {name: document[name] for name in SPEEDUP} == {**SPEEDUP, "speedup": "2.50"}
-    assert add(ledger, **SPEEDUP) == (price, False)
-    assert add(ledger) == (price, False)  # says nothing of the speed
-    changed, new = add(ledger, **{**SPEEDUP, "speedup": "3"})
-    assert (new, changed.rate_micros, changed.speedup_millis) == (True, price.rate_micros, 3000)
-
-
-@pytest.mark.parametrize("missing", SPEEDUP)
-def test_a_speedup_without_reference_or_source_is_refused(ledger, missing):
-    with pytest.raises(PriceError) as caught:
-        add(ledger, **{**SPEEDUP, missing: None})
-    assert caught.value.param == "speedup"
-
-
-@pytest.mark.parametrize("factor", ["0", "fast", "1.0005", "1e9"])
-def test_what_is_no_speedup(ledger, factor):
-    with pytest.raises(PriceError):
-        add(ledger, **{**SPEEDUP, "speedup": factor})
 
 
 # -- what a price makes stale
@@ -230,12 +119,6 @@ def test_hours_of_open_months_are_stale_where_a_price_cuts_them(ledger):
     assert stale(ledger) == [(NOV + 3, "e", "H100"), (NOV + 3, "f", "H100"), (NOV + 6, "e", "H100")]
 
 
-def test_whole_hours_of_open_months_are_not_stale(ledger):
-    rolled(ledger, *range(NOV, NOV + 10))
-    add(ledger, valid_from=(NOV + 3) * HOUR)
-    assert stale(ledger) == []
-
-
 def test_hours_of_closed_months_are_stale_where_their_rate_changes(ledger):
     add(ledger, "1", valid_from=0)
     add(ledger, "9", valid_from=(NOV + 8) * HOUR)
@@ -255,15 +138,6 @@ def test_a_price_that_says_nothing_new_makes_nothing_stale(ledger):
     add(ledger, "1", valid_from=(NOV + 5) * HOUR)
     add(ledger, "7", region="eu", valid_from=0)
     assert stale(ledger) == []
-
-
-def test_a_region_s_own_price_is_for_that_region(ledger):
-    add(ledger, "1", valid_from=0)
-    rolled(ledger, NOV)
-    rolled(ledger, NOV, region="eu", engine="f")
-    close(ledger)
-    add(ledger, "7", region="eu", valid_from=0)
-    assert stale(ledger) == [(NOV, "f", "H100")]
 
 
 def test_the_first_price_of_a_series_leaves_closed_months_alone(ledger):

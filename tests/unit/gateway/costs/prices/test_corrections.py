@@ -57,13 +57,6 @@ def test_an_open_ended_price_resumes_after_one_that_ends():
     assert book.changes("H100", *ON, 0, 1000) == [100, 200, 250, 400]
 
 
-def test_months_closed_before_corrections_are_priced_as_then():
-    prices = [price(0, rate=1), price(100, 200, rate=9)]
-    book = PriceBook(prices, before_corrections=True)
-    assert [book.rate("H100", *ON, t) for t in (150, 200)] == [9, None]
-    assert book.rate("h100", *ON, 150) is None
-
-
 # -- GPU types
 
 
@@ -73,29 +66,12 @@ def test_a_gpu_type_is_found_in_any_case():
     assert book.rate("H200", *ON, 5) is None
 
 
-def test_a_book_that_tells_cases_apart_is_read_as_it_stands():
-    book = PriceBook([price(0, rate=1, gpu_type="h100"), price(0, rate=2, gpu_type="H100")])
-    assert [book.rate(name, *ON, 5) for name in ("h100", "H100", "H100".title())] == [1, 2, 2]
-
-
 def test_a_new_price_is_spelled_as_the_book_spells_it(ledger):
     add(ledger, gpu_type="h100")
     assert add(ledger, "3", gpu_type="H100", valid_from=7000).gpu_type == "h100"
     assert rates(ledger, 6999, 7000) == [2_500_000, 3_000_000]
     with pytest.raises(PriceConflictError, match="already has a price"):
         add(ledger, "4", gpu_type="H100", valid_from=7000)
-
-
-def test_the_database_finds_a_gpu_type_in_any_case(ledger):
-    fill(ledger, prices=False)
-    for gpu_type, rate in (("h100", "2.49"), ("l40", "0.7")):
-        add(ledger, rate, gpu_type=gpu_type)
-    roll(ledger, DECEMBER)
-    with ledger.read() as connection:
-        lines = list(read_lines(connection, PriceBook(list_prices(ledger)), month_of("2026-10")))
-    assert {(line.gpu_type, line.rate_micros) for line in lines if line.gpu_type} == {
-        ("H100", 2_490_000), ("L40", 700_000),
-    }  # fmt: skip
 
 
 # -- correcting
@@ -115,18 +91,6 @@ def test_a_price_with_an_end_can_be_corrected(ledger):
     ]  # fmt: skip
 
 
-def test_each_part_of_a_price_can_be_corrected(ledger):
-    number = add(ledger, "2", valid_to=200, valid_from=100).id
-    new = correct(
-        ledger, number, gpu_type="L40", region="eu", purchase="spot", valid_from=50, open_ended=True,
-        speedup="0.5", speedup_reference="H100", speedup_source="vendor",
-    )  # fmt: skip
-    assert new.series == ("L40", "eu", "spot")
-    assert (new.valid_from, new.valid_to, new.rate_micros) == (50, None, 2_000_000)
-    assert (new.speedup_millis, new.speedup_reference) == (500, "H100")
-    assert correct(ledger, new.id, valid_to=60).valid_to == 60
-
-
 def test_a_withdrawn_price_is_as_if_it_had_never_been(ledger):
     add(ledger, "2")
     wrong = add(ledger, "30", valid_from=100)
@@ -137,11 +101,6 @@ def test_a_withdrawn_price_is_as_if_it_had_never_been(ledger):
     correct(ledger, again.id, withdraw=True)
     correct(ledger, gone.id, rate="5")  # a withdrawal can be corrected, too
     assert rates(ledger, 100) == [5_000_000]
-
-
-def test_the_currency_of_the_only_price_can_be_changed_by_withdrawing_it(ledger):
-    correct(ledger, add(ledger).id, withdraw=True)
-    assert add(ledger, "2", currency="EUR").currency == "EUR"
 
 
 @pytest.mark.parametrize(
@@ -246,3 +205,32 @@ def test_a_month_closed_by_an_earlier_release_still_verifies(ledger):
     prices = {c.name: c for c in checked.checks}
     assert prices["prices"].ok, prices["prices"].detail
     assert "price book 0.00" in prices["rates"].detail  # as that release would have said of resumed prices
+
+
+def test_each_part_of_a_price_can_be_corrected(ledger):
+    number = add(ledger, "2", valid_to=200, valid_from=100).id
+    new = correct(
+        ledger, number, gpu_type="L40", region="eu", purchase="spot", valid_from=50, open_ended=True,
+        speedup="0.5", speedup_reference="H100", speedup_source="vendor",
+    )  # fmt: skip
+    assert new.series == ("L40", "eu", "spot")
+    assert (new.valid_from, new.valid_to, new.rate_micros) == (50, None, 2_000_000)
+    assert (new.speedup_millis, new.speedup_reference) == (500, "H100")
+    assert correct(ledger, new.id, valid_to=60).valid_to == 60
+
+
+def test_months_closed_before_corrections_are_priced_as_then():
+    prices = [price(0, rate=1), price(100, 200, rate=9)]
+    book = PriceBook(prices, before_corrections=True)
+    assert [book.rate("H100", *ON, t) for t in (150, 200)] == [9, None]
+    assert book.rate("h100", *ON, 150) is None
+
+
+def test_a_book_that_tells_cases_apart_is_read_as_it_stands():
+    book = PriceBook([price(0, rate=1, gpu_type="h100"), price(0, rate=2, gpu_type="H100")])
+    assert [book.rate(name, *ON, 5) for name in ("h100", "H100", "H100".title())] == [1, 2, 2]
+
+
+def test_the_currency_of_the_only_price_can_be_changed_by_withdrawing_it(ledger):
+    correct(ledger, add(ledger).id, withdraw=True)
+    assert add(ledger, "2", currency="EUR").currency == "EUR"

@@ -52,5 +52,19 @@ def total(statement):
     statement["amount_cents"] = charges["amount_cents"] + manual
 
 
-def tripled(line):
-    line["exact"] = decimal_of(3 * Fraction(line["exact"]))
+def line_of(statement, kind, name=""):
+    return next(x for x in statement["charges"]["lines"] if (x["kind"], x.get("line", "")) == (kind, name))
+
+
+def multiply(factor, *lines):
+    """A forgery that multiplies the amounts of lines, and some of their counts. `lines`: (kind, counts) or (kind, counts,
+    line of the card)."""
+
+    def forge(statement):
+        for kind, counts, *name in lines:
+            line = line_of(statement, kind, *name)
+            line |= {count: factor * line[count] for count in counts}
+            line["exact"] = decimal_of(factor * Fraction(line["exact"]))
+        total(statement)
+
+    return forge

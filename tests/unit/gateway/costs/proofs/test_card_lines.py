@@ -19,7 +19,7 @@ from gateway.metering.ledger.schema import residency_spans
 from gateway.units import HOUR, decimal_of
 from tests.support.ledger_rows import price, put, residency_span
 from tests.unit.gateway.costs.manual_lines.lines import line
-from tests.unit.gateway.costs.proofs.forging import failed, proved, rebuilt, total
+from tests.unit.gateway.costs.proofs.forging import failed, line_of, multiply, proved, rebuilt, total
 from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.costs.selling.sold import NOVEMBER, NOW, OCTOBER, attempt, close_october, up
 
@@ -120,45 +120,24 @@ def test_every_proof_holds(proofs):
     assert "credit of -4000 cents" in checks["other amounts"]
 
 
-def lines_of(statement, kind, name=""):
-    return next(x for x in statement["charges"]["lines"] if (x["kind"], x.get("line", "")) == (kind, name))
-
-
-def change(line, factor=3, **values):
-    line |= {**values, "exact": decimal_of(factor * Fraction(line["exact"]))}
-
-
-def more_requests(statement):
-    change(requests := lines_of(statement, "requests", "vip"), requests=3 * requests["requests"])
-
-
-def more_reasoning(statement):
-    change(reasoning := lines_of(statement, "reasoning", "large"), tokens=3 * reasoning["tokens"])
+BATCH_COUNTS = ("input_tokens", "cached_tokens", "output_tokens", "reasoning_tokens")
 
 
 def from_a_cheap_line_to_a_dear_one(statement):
-    cheap, dear = lines_of(statement, "cached", "l40s"), lines_of(statement, "cached", "large")
-    change(dear, 1 + Fraction(cheap["tokens"], dear["tokens"]), tokens=dear["tokens"] + cheap["tokens"])
-    change(cheap, 0, tokens=0)
-
-
-def fewer_batches(statement):
-    change(lines_of(statement, "batch_discount", "large"), 0, input_tokens=0, cached_tokens=0, output_tokens=0,
-           reasoning_tokens=0)  # fmt: skip
+    cheap, dear = line_of(statement, "cached", "l40s"), line_of(statement, "cached", "large")
+    dear["exact"] = decimal_of((1 + Fraction(cheap["tokens"], dear["tokens"])) * Fraction(dear["exact"]))
+    dear["tokens"] += cheap["tokens"]
+    cheap |= {"tokens": 0, "exact": "0.00"}
 
 
 def without_tiers(statement):
-    tokens = lines_of(statement, "input")
+    tokens = line_of(statement, "input")
     exact = (tokens["tokens"] - tokens["free_tokens"]) * Fraction(tokens["per_million"]) / 10**6
     tokens["exact"] = decimal_of(exact)
 
 
-def no_discount(statement):
-    change(lines_of(statement, "discount"), 0)
-
-
 def other_mode(statement):
-    lines_of(statement, "input", "vip")["tier_mode"] = "graduated"
+    line_of(statement, "input", "vip")["tier_mode"] = "graduated"
 
 
 def less_credit(statement):
@@ -169,12 +148,12 @@ def less_credit(statement):
 @pytest.mark.parametrize(
     ("forge", "checks"),
     [
-        (more_requests, {"quantities", "amounts"}),
-        (more_reasoning, {"quantities", "amounts"}),
+        (multiply(3, ("requests", ["requests"], "vip")), {"quantities", "amounts"}),
+        (multiply(3, ("reasoning", ["tokens"], "large")), {"quantities", "amounts"}),
         (from_a_cheap_line_to_a_dear_one, {"quantities", "amounts"}),
-        (fewer_batches, {"quantities", "amounts"}),
+        (multiply(0, ("batch_discount", BATCH_COUNTS, "large")), {"quantities", "amounts"}),
         (without_tiers, {"amounts"}),
-        (no_discount, {"amounts"}),
+        (multiply(0, ("discount", [])), {"amounts"}),
         (other_mode, {"amounts"}),
         (less_credit, {"amounts"}),
     ],

@@ -6,17 +6,16 @@ import copy
 import json
 import subprocess
 import sys
-from fractions import Fraction
 from functools import partial
 
 import pytest
 
 from gateway.costs.closing.closing import close
-from gateway.costs.proofs.proof import ProofError, verify_proof
+from gateway.costs.proofs.proof import verify_proof
 from gateway.metering.ledger.schema import residency_spans
-from gateway.units import HOUR, decimal_of
+from gateway.units import HOUR
 from tests.support.ledger_rows import put, residency_span
-from tests.unit.gateway.costs.proofs.forging import VERIFIER, failed, proved, rebuilt, total, tripled
+from tests.unit.gateway.costs.proofs.forging import VERIFIER, failed, multiply, proved, rebuilt, total
 from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.costs.selling.sold import (
     NOVEMBER,
@@ -79,35 +78,9 @@ def test_every_proof_of_two_months_holds_and_what_is_taken_as_stated_is_said(pro
     assert stated["2026-11", "acme"].endswith("taken as stated: corrections of earlier months.")
 
 
-def triple_tokens_and_amounts(statement):
-    for line in statement["charges"]["lines"]:
-        if line["kind"] in {"input", "cached", "output"}:
-            line |= {"tokens": 3 * line["tokens"], "free_tokens": 3 * line["free_tokens"]}
-            tripled(line)
-    total(statement)
-
-
-def triple_amounts(statement):
-    for line in statement["charges"]["lines"]:
-        tripled(line)
-    total(statement)
-
-
-def triple_the_residency(statement):
-    tripled(next(line for line in statement["charges"]["lines"] if line["kind"] == "residency"))
-    total(statement)
-
-
-def forget_the_batches(statement):
-    discount = next(line for line in statement["charges"]["lines"] if line["kind"] == "batch_discount")
-    discount |= {
-        "input_tokens": 0,
-        "cached_tokens": 0,
-        "output_tokens": 0,
-        "exact": "0.00",
-        "amount_cents": 0,
-    }
-    total(statement)
+TOKENS = ("tokens", "free_tokens")
+COUNTS = ("input_tokens", "cached_tokens", "output_tokens")
+triple_tokens_and_amounts = multiply(3, *((kind, TOKENS) for kind in ("input", "cached", "output")))
 
 
 def round_up(statement):
@@ -120,21 +93,9 @@ def state_more_than_charged(statement):
     statement["amount_cents"] += 1
 
 
-def triple_the_correction(statement):
-    line = next(line for line in statement["charges"]["lines"] if line["kind"] == "correction")
-    line |= {f"{kind}_tokens": 3 * line[f"{kind}_tokens"] for kind in ("input", "cached", "output")}
-    tripled(line)
-    total(statement)
-
-
 def forget_the_late_records(statement):
     lines = statement["charges"]["lines"]
     statement["charges"]["lines"] = [line for line in lines if line["kind"] != "correction"]
-    total(statement)
-
-
-def raise_the_minimum(statement):
-    tripled(next(line for line in statement["charges"]["lines"] if line["kind"] == "minimum"))
     total(statement)
 
 
@@ -151,14 +112,14 @@ def state_more_than_the_lines(statement):
     ("month", "tenant", "forge", "check"),
     [
         ("2026-10", "acme", triple_tokens_and_amounts, "quantities"),
-        ("2026-10", "acme", triple_amounts, "amounts"),
-        ("2026-10", "acme", triple_the_residency, "amounts"),
+        ("2026-10", "acme", multiply(3, ("input", ()), ("cached", ()), ("output", ())), "amounts"),
+        ("2026-10", "acme", multiply(3, ("residency", ())), "amounts"),
         ("2026-10", "acme", round_up, "amounts"),
         ("2026-10", "acme", state_more_than_charged, "amounts"),
-        ("2026-10", "acme", forget_the_batches, "quantities"),
-        ("2026-11", "acme", triple_the_correction, "quantities"),
+        ("2026-10", "acme", multiply(0, ("batch_discount", COUNTS)), "quantities"),
+        ("2026-11", "acme", multiply(3, ("correction", COUNTS)), "quantities"),
         ("2026-11", "acme", forget_the_late_records, "quantities"),
-        ("2026-10", "corgi", raise_the_minimum, "amounts"),
+        ("2026-10", "corgi", multiply(3, ("minimum", ())), "amounts"),
         ("2026-10", "bolt", triple_tokens_of_lines, "quantities"),
         ("2026-10", "bolt", state_more_than_the_lines, "amounts"),
     ],
@@ -170,30 +131,6 @@ def test_a_forged_charge_with_a_rebuilt_path_is_found(proofs, month, tenant, for
     forged = rebuilt(forged)
     assert failed(forged, records) == {check}
     assert failed(forged, records, proof["seal"]) == {check, "seal"}
-
-
-def test_a_forged_price_is_shown_for_the_customer_to_compare_and_has_another_seal(proofs):
-    proof, records = proofs("2026-10", "acme")
-    forged = copy.deepcopy(proof)
-    line = forged["statement"]["charges"]["lines"][2]
-    line["per_million"] = "7.20"
-    tripled(line)
-    discount = next(x for x in forged["statement"]["charges"]["lines"] if x["kind"] == "batch_discount")
-    more = Fraction(678 * 48, 10 * 10**6) * Fraction(60, 100)
-    discount["exact"] = decimal_of(Fraction(discount["exact"]) - more)
-    total(forged["statement"])
-    forged = rebuilt(forged)
-    [amounts] = [check for check in verify_proof(forged, records) if check.name == "amounts"]
-    assert "output tokens, 0 of them free, at 7.20 per million" in amounts.detail
-    assert failed(forged, records, proof["seal"]) == {"seal"}
-
-
-@pytest.mark.parametrize("amount", ["1/0", "1e999999", "nan", "", "9" * 50])
-def test_what_is_no_amount_is_told_so(proofs, amount):
-    proof, _ = proofs("2026-10", "acme")
-    proof["statement"]["charges"]["lines"][0]["exact"] = amount
-    with pytest.raises(ProofError):
-        verify_proof(proof)
 
 
 def run(tmp_path, proof, records, *seal):

@@ -39,12 +39,6 @@ def test_with_both_everything_is_checked(proof):
     assert "covers these 3 records and no others" in next(c.detail for c in checks if c.name == "records")
 
 
-def test_a_proof_of_an_earlier_version_names_the_seal_root(proof):
-    earlier = {("root" if name == "seal" else name): value for name, value in proof.items()}
-    checks = verify_proof(earlier, MINE, proof["seal"])
-    assert all(check.ok is not False for check in checks)
-
-
 @pytest.mark.parametrize(
     ("change", "failed"),
     [
@@ -55,10 +49,6 @@ def test_a_proof_of_an_earlier_version_names_the_seal_root(proof):
 )
 def test_what_was_forged_is_named(proof, change, failed):
     assert results(verify_proof({**proof, **change}))[failed] is False
-
-
-def test_another_root_than_expected(proof):
-    assert results(verify_proof(proof, None, "11" * 32))["seal"] is False
 
 
 @pytest.mark.parametrize(
@@ -83,11 +73,6 @@ def test_sums_that_its_records_do_not_give():
     assert [check.name for check in verify_proof(forged, MINE) if check.ok is False] == ["tokens"]
 
 
-def test_nobody_gets_a_proof_who_is_not_there(proof):
-    with pytest.raises(KeyError):
-        prove(proof["header"], proof["seal"], [statement("acme", MINE)], "bolt")
-
-
 @pytest.mark.parametrize(
     "broken",
     [
@@ -102,11 +87,6 @@ def test_nobody_gets_a_proof_who_is_not_there(proof):
 def test_what_is_no_proof_is_told_so(proof, broken):
     with pytest.raises(ProofError):
         verify_proof({} if not broken else {**proof, **broken}, None, "aa")
-
-
-def test_what_is_no_record_is_told_so(proof):
-    with pytest.raises(ProofError):
-        verify_proof(proof, [{"id": "x"}])
 
 
 @pytest.mark.parametrize("records", [0, 1, 2, 5])
@@ -150,3 +130,19 @@ def test_a_proof_of_the_first_version_stays_verifiable():
 def test_a_proof_of_a_later_version_is_no_proof_yet(proof):
     with pytest.raises(ProofError, match="a newer Florin made it"):
         verify_proof({**proof, "header": {**proof["header"], "version": 3}}, MINE)
+
+
+def test_nobody_gets_a_proof_who_is_not_there(proof):
+    with pytest.raises(KeyError):
+        prove(proof["header"], proof["seal"], [statement("acme", MINE)], "bolt")
+
+
+def test_what_is_no_record_is_told_so(proof):
+    with pytest.raises(ProofError):
+        verify_proof(proof, [{"id": "x"}])
+
+
+def test_a_proof_of_an_earlier_version_names_the_seal_root(proof):
+    earlier = {("root" if name == "seal" else name): value for name, value in proof.items()}
+    checks = verify_proof(earlier, MINE, proof["seal"])
+    assert all(check.ok is not False for check in checks)

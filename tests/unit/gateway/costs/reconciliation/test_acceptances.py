@@ -90,6 +90,15 @@ def test_all_lines_of_a_kind_and_none_of_another(november, bill):
         accepted(november, kind="tax")
 
 
+def test_names_of_lines_are_stable():
+    """They are in tickets and mails."""
+    assert (
+        line_id("2026-10", "bill", "h100-9", "H100", "", "on_demand", "never_registered")
+        == "2026-10-6774eba6"
+    )
+    assert line_id("2026-10", "a", "bc") != line_id("2026-10", "ab", "c")
+
+
 def test_tokens_that_nothing_explains_can_be_accepted(november, bill):
     bill(line(0), line(1))
     with november.write() as connection:
@@ -107,12 +116,3 @@ def test_a_line_that_is_none(november, bill, wrong):
     bill(line(0), line(1))
     with pytest.raises(LineNotFoundError, match="florin cost reconcile"):
         accepted(november, month_of_line(wrong) and wrong)
-
-
-def test_names_of_lines_are_stable():
-    """They are in tickets and mails."""
-    assert (
-        line_id("2026-10", "bill", "h100-9", "H100", "", "on_demand", "never_registered")
-        == "2026-10-6774eba6"
-    )
-    assert line_id("2026-10", "a", "bc") != line_id("2026-10", "ab", "c")

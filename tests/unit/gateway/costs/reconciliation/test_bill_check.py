@@ -54,100 +54,6 @@ def only(accounts):
     return {d.kind: (float(Fraction(d.nano, NANO)), float(d.cost), d.hours) for d in account.differences}
 
 
-def test_a_bill_that_agrees_has_no_difference():
-    assert only(check([line(0), line(1)], [ours({0: 1, 1: 1})])) == {}
-
-
-def test_hours_in_which_the_engine_was_down():
-    assert only(check([line(0, 4)], [ours({0: 1, 3: 1})])) == {"down": (2.0, 5.0, 2)}
-
-
-def test_hours_in_which_it_was_up_for_a_part():
-    assert only(check([line(0), line(1)], [ours({0: "0.25", 1: 1})])) == {"partly_up": (0.75, 1.875, 1)}
-
-
-def test_rounding_to_whole_minutes_is_less_than_a_minute_a_gpu():
-    assert set(only(check([line(0)], [ours({0: "0.99"})]))) == {"rounding"}
-    assert set(only(check([line(0)], [ours({0: "0.98"})]))) == {"partly_up"}
-    down = only(check([line(0, gpu_hours="0.99", cost="2.475")], [ours({0: 1})]))
-    assert down == {"rounding": (-0.01, -0.025, 1)}
-
-
-def test_what_we_saw_and_the_bill_has_no_line_for():
-    assert only(check([line(0)], [ours({0: 1, 5: 1})])) == {"not_billed": (-1.0, -2.5, 1)}
-    [billed, missing] = check([line(0)], [ours({0: 1}), ours({0: 1}, "b")], known=("a", "b"))
-    assert billed.differences == ()
-    assert (missing.engine, [d.kind for d in missing.differences]) == ("b", ["not_billed"])
-
-
-def test_a_line_for_less_than_we_saw_has_no_explanation():
-    [account] = check([line(0, 2, gpu_hours=1)], [ours({0: 1, 1: 1})])
-    [difference] = account.differences
-    assert (difference.kind, difference.nano, difference.explained) == ("billed_less", -NANO, False)
-
-
-def test_a_line_for_more_than_its_gpus_have():
-    found = only(check([line(0, gpu_hours=8, cost="20")], [ours({0: 1})]))
-    assert found == {"more_than_time": (7.0, 17.5, 0)}
-    assert only(check([line(0, gpu_hours=8, cost="20")], [ours({0: 8}, gpus=8)])) == {}
-
-
-def test_an_hour_that_is_billed_twice():
-    assert only(check([line(0, 2), line(1)], [ours({0: 1, 1: 1})])) == {"more_than_time": (1.0, 2.5, 0)}
-    assert only(check([line(0), line(0)], [ours({0: "0.5"})])) == {
-        "partly_up": (0.5, 1.25, 1),
-        "more_than_time": (1.0, 2.5, 0),
-    }
-
-
-def test_an_engine_that_is_known_and_was_never_up_in_the_time():
-    assert only(check([line(0, 3)], [])) == {"down": (3.0, 7.5, 3)}
-
-
-def test_a_resource_that_is_no_engine_where_others_are():
-    [a, stranger] = check([line(0), line(0, 2, resource="zz", cost="9")], [ours({0: 1})])
-    assert a.differences == ()
-    assert only([stranger]) == {"never_registered": (2.0, 9.0, 2)}
-
-
-def test_resources_that_name_no_engine_at_all_are_compared_by_series():
-    bill = [line(0, resource="i-1"), line(0, resource="i-2"), line(1, resource="i-1")]
-    found = check(bill, [ours({0: 1, 1: 1}), ours({0: 1}, "b")], known=("a", "b"))
-    assert only(found) == {}
-    assert (found[0].engine, found[0].billed_nano) == ("", 3 * NANO)
-
-
-def test_an_engine_without_region_stands_in_the_only_series_of_its_gpu_type():
-    spot = {"resource": "", "region": "eu", "purchase": "spot"}
-    assert only(check([line(0, **spot)], [ours({0: 1})])) == {}
-    two = check([line(0, **spot), line(0, **{**spot, "region": "us"})], [ours({0: 1})])
-    assert [set(only([account])) for account in two] == [{"not_billed"}, {"down"}, {"down"}]
-
-
-def test_another_rate_is_a_difference_of_cost_alone():
-    assert only(check([line(0, cost="3")], [ours({0: 1})])) == {"rate": (0.0, 0.5, 0)}
-
-
-def test_costs_rounded_to_cents():
-    third = line(0, gpu_hours="0.333333333", cost="0.83")
-    assert set(only(check([third], [ours({0: "0.333333333"})]))) == {"cost_rounding"}
-
-
-def test_without_a_price_the_cost_has_no_explanation():
-    series = ("L40", "", "on_demand")
-    [account] = check([line(0, gpu_type="L40")], [ours({0: 1}, series=series, rate=0)])
-    assert [(d.kind, d.cost, d.explained) for d in account.differences] == [
-        ("no_price", Fraction(5, 2), False)
-    ]
-
-
-def test_another_currency_is_not_compared():
-    [account] = check([line(0, currency="EUR"), line(1)], [ours({0: 1, 1: 1})])
-    assert account.other_currencies == {"EUR": Fraction(5, 2)}
-    assert account.billed_cost == Fraction(5, 2)
-    assert [(d.kind, d.cost) for d in account.differences] == [("other_currency", Fraction(-5, 2))]
-
-
 def reserved(gpus=1, hours=(), region=""):
     """Capacity at 1.80 of which engines use one GPU in `hours`."""
     commitment = Commitment(
@@ -158,36 +64,74 @@ def reserved(gpus=1, hours=(), region=""):
 
 
 RESERVED = {"purchase": "reserved"}
+SPOT = {"resource": "", "region": "eu", "purchase": "spot"}
+RESERVED_RATE = {"rate_at": lambda *_: 1_800_000}
+OWN_RESERVED = ours({0: 1, 1: 1}, series=("H100", "", "reserved"), rate=1_800_000)
+ALL_DAY = line(0, 24, cost="43.20", **RESERVED)
+L40 = ours({0: 1}, series=("L40", "", "on_demand"), rate=0)
+CASES = (
+    ([line(0), line(1)], [ours({0: 1, 1: 1})], {}, {}),
+    ([line(0, 4)], [ours({0: 1, 3: 1})], {}, {"down": (2.0, 5.0, 2)}),
+    ([line(0, 3)], [], {}, {"down": (3.0, 7.5, 3)}),  # known, and never up in the time
+    ([line(0), line(1)], [ours({0: "0.25", 1: 1})], {}, {"partly_up": (0.75, 1.875, 1)}),
+    # Rounding to whole minutes is less than a minute a GPU.
+    ([line(0)], [ours({0: "0.99"})], {}, {"rounding": (0.01, 0.025, 1)}),
+    ([line(0)], [ours({0: "0.98"})], {}, {"partly_up": (0.02, 0.05, 1)}),
+    ([line(0, gpu_hours="0.99", cost="2.475")], [ours({0: 1})], {}, {"rounding": (-0.01, -0.025, 1)}),
+    ([line(0)], [ours({0: 1, 5: 1})], {}, {"not_billed": (-1.0, -2.5, 1)}),
+    ([line(0, 2, gpu_hours=1)], [ours({0: 1, 1: 1})], {}, {"billed_less": (-1.0, -2.5, 1)}),
+    # More than its GPUs have, or an hour that is billed twice.
+    ([line(0, gpu_hours=8, cost="20")], [ours({0: 1})], {}, {"more_than_time": (7.0, 17.5, 0)}),
+    ([line(0, gpu_hours=8, cost="20")], [ours({0: 8}, gpus=8)], {}, {}),
+    ([line(0, 2), line(1)], [ours({0: 1, 1: 1})], {}, {"more_than_time": (1.0, 2.5, 0)}),
+    ([line(0), line(0)], [ours({0: "0.5"})], {}, {"partly_up": (0.5, 1.25, 1), "more_than_time": (1.0, 2.5, 0)}),
+    # An engine without region stands in the only series of its GPU type.
+    ([line(0, **SPOT)], [ours({0: 1})], {}, {}),
+    ([line(0, cost="3")], [ours({0: 1})], {}, {"rate": (0.0, 0.5, 0)}),
+    ([line(0, gpu_type="L40")], [L40], {}, {"no_price": (0.0, 2.5, 0)}),
+    ([line(0, currency="EUR"), line(1)], [ours({0: 1, 1: 1})], {}, {"other_currency": (0.0, -2.5, 0)}),
+    # A price that changes within an hour is what remains.
+    ([line(0)], [Ours("a", *SERIES, 1, {0: NANO}, 0, NANO * 3_000_000)], {}, {"remaining": (0.0, -0.5, 0)}),
+    (
+        [line(0), line(0, gpu_hours=-1, cost="-2.5"), line(0, gpu_hours=0, cost="0.4")], [ours({0: 1})], {},
+        {"taken_back": (-1.0, -2.5, 0), "other_charges": (0.0, 0.4, 0)},
+    ),
+    # Reserved capacity that no engine used; a commitment pays for its hours once, and for its own series and region.
+    ([ALL_DAY], [OWN_RESERVED], {"unused": reserved(hours=(0, 1)), **RESERVED_RATE}, {"reserved_unused": (22.0, 39.6, 22)}),
+    ([ALL_DAY], [OWN_RESERVED], RESERVED_RATE, {"down": (22.0, 39.6, 22)}),
+    (
+        [ALL_DAY, ALL_DAY], [OWN_RESERVED], {"unused": reserved(hours=(0, 1)), **RESERVED_RATE},
+        {"reserved_unused": (22.0, 39.6, 22), "down": (22.0, 39.6, 22), "more_than_time": (2.0, 3.6, 0)},
+    ),
+    ([line(0, 2)], [ours({0: 1})], {"unused": reserved()}, {"down": (1.0, 2.5, 1)}),
+)  # fmt: skip  # a case each
 
 
-def test_reserved_capacity_that_no_engine_used_is_matched():
-    own = ours({0: 1, 1: 1}, series=("H100", "", "reserved"), rate=1_800_000)
-    whole = line(0, 24, cost="43.20", **RESERVED)
-    rate = {"rate_at": lambda *_: 1_800_000}
-    found = check([whole], [own], unused=reserved(hours=(0, 1)), **rate)
-    assert only(found) == {"reserved_unused": (22.0, 39.6, 22)}
-    assert found[0].differences[0].matched
-    assert only(check([whole], [own], **rate)) == {"down": (22.0, 39.6, 22)}
-    twice = only(check([whole, whole], [own], unused=reserved(hours=(0, 1)), **rate))
-    assert twice["reserved_unused"] == (22.0, 39.6, 22), "a commitment pays for its hours once"
+@pytest.mark.parametrize(("bill", "own", "about", "differences"), CASES)
+def test_each_cause_by_itself(bill, own, about, differences):
+    assert only(check(bill, own, **about)) == differences
+
+
+def test_resources_that_are_no_engine():
+    """Where others are engines, they are strangers; where none is, they are compared by series."""
+    [a, stranger] = check([line(0), line(0, 2, resource="zz", cost="9")], [ours({0: 1})])
+    assert a.differences == ()
+    assert only([stranger]) == {"never_registered": (2.0, 9.0, 2)}
+    bill = [line(0, resource="i-1"), line(0, resource="i-2"), line(1, resource="i-1")]
+    found = check(bill, [ours({0: 1, 1: 1}), ours({0: 1}, "b")], known=("a", "b"))
+    assert only(found) == {}
+    assert (found[0].engine, found[0].billed_nano) == ("", 3 * NANO)
 
 
 def test_a_reservation_that_is_billed_under_a_name_of_its_own():
-    engine, reservation = line(0), line(0, 24, resource="ri-1", cost="43.20", **RESERVED)
-    found = check([engine, reservation], [ours({0: 1})], unused=reserved())
-    assert only(found[1:]) == {"reserved_unused": (24.0, 43.2, 24)}
-    more = check(
-        [engine, line(0, 24, 48, resource="ri-1", cost="90", **RESERVED)], [ours({0: 1})], unused=reserved()
-    )
-    assert only(more[1:]) == {"reserved_unused": (24.0, 43.2, 24), "never_registered": (24.0, 46.8, 24)}
-
-
-def test_a_reservation_of_another_region_or_model_pays_for_nothing_here():
-    own = ours({0: 1})
-    assert only(check([line(0, 2)], [own], unused=reserved())) == {"down": (1.0, 2.5, 1)}
-    eu = line(0, 2, region="eu", **RESERVED)
-    assert set(only(check([eu], [own], unused=reserved(region="us")))) == {"down"}
-    assert "reserved_unused" in only(check([eu], [own], unused=reserved(region="eu")))
+    reservation = line(0, 24, 48, resource="ri-1", cost="90", **RESERVED)
+    found = check([line(0), reservation], [ours({0: 1})], unused=reserved())
+    assert only(found[1:]) == {"reserved_unused": (24.0, 43.2, 24), "never_registered": (24.0, 46.8, 24)}
+    paid = line(0, 24, resource="ri-1", cost="43.20", **RESERVED)
+    assert only(check([line(0), paid], [ours({0: 1})], unused=reserved())[1:]) == {
+        "reserved_unused": (24.0, 43.2, 24)
+    }
+    assert found[1].differences[0].matched
 
 
 @pytest.mark.parametrize("category", ["tax", "credit", "purchase", "adjustment"])
@@ -197,24 +141,12 @@ def test_charges_without_time_have_a_kind_each(category):
     assert {d.kind: d.cost for account in found for d in account.differences} == {category: Fraction("-0.4")}
 
 
-def test_what_was_taken_back_and_what_has_no_hours():
-    bill = [line(0), line(0, gpu_hours=-1, cost="-2.5"), line(0, gpu_hours=0, cost="0.4")]
-    found = only(check(bill, [ours({0: 1})]))
-    assert found == {"taken_back": (-1.0, -2.5, 0), "other_charges": (0.0, 0.4, 0)}
-
-
-def test_a_price_that_changes_within_an_hour_is_what_remains():
-    own = Ours("a", *SERIES, 1, {0: NANO}, 0, NANO * 3_000_000)
-    assert only(check([line(0)], [own])) == {"remaining": (0.0, -0.5, 0)}
-
-
 def test_a_line_across_the_end_of_the_time_is_shared_without_remainder():
     whole = line(22, 4, gpu_hours="3.000000001", cost="7.77")
     before = check([whole], [], within=DAY)
     after = check([whole], [], within=Period(DAY.end, 2 * DAY.end))
     assert before[0].billed_nano + after[0].billed_nano == whole.nano_gpu_hours
     assert before[0].billed_cost + after[0].billed_cost == Fraction("7.77")
-    assert check([whole], [], within=Period(3 * DAY.end, 4 * DAY.end)) == []
 
 
 def test_each_kind_says_whether_it_is_explained_and_why():
@@ -267,3 +199,9 @@ def test_differences_always_sum_to_the_whole(bill, own, currency):
         for b in bill
     )
     assert abs(sum(a.billed_nano for a in accounts) - inside) <= len(bill)
+
+
+@pytest.mark.parametrize(("region", "kind"), [("us", "down"), ("eu", "reserved_unused")])
+def test_a_reservation_of_another_region_pays_for_nothing_here(region, kind):
+    eu = line(0, 2, region="eu", **RESERVED)
+    assert kind in only(check([eu], [ours({0: 1})], unused=reserved(region=region)))

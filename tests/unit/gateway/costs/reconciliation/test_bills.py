@@ -64,15 +64,6 @@ def test_nothing_is_imported_unless_all_lines_are_good(ledger, imports):
     assert [line.line for line in held(ledger)] == [2]
 
 
-def test_a_file_without_lines_or_not_text_is_refused(imports, tmp_path, ledger):
-    with pytest.raises(BillRefusedError, match="no line"):
-        imports(HEAD)
-    path = tmp_path / "other"
-    path.write_bytes(HEAD.encode() + b"\xff\xfe\n")
-    with pytest.raises(BillRefusedError, match="UTF-8"):
-        import_bill(ledger, str(path), file_name="", reading=BillFormat(), skip_bad=True, now=1)
-
-
 def test_one_mistake_in_many_lines_is_told_once(imports):
     """100,000 lines with one mapping mistake printed every line."""
     with pytest.raises(BillRefusedError, match="151 lines are invalid, for 2 reasons; nothing") as refused:
@@ -88,12 +79,6 @@ def test_the_same_file_read_otherwise_is_a_conflict(ledger, imports):
     with pytest.raises(BillConflictError, match="line 2"):
         imports(HEAD + A, renames={("gpu_type", "H100"): "H200"})
     assert [line.gpu_type for line in held(ledger)] == ["H100"]
-
-
-def test_lines_that_stand_in_another_import_are_told(imports):
-    assert imports(HEAD + A + B)["repeated"] == 0
-    again = imports(HEAD + A + B.replace("a1", "a2"))
-    assert (again["new"], again["repeated"]) == (2, 1)
 
 
 def test_an_import_is_removed_by_the_beginning_of_its_name(ledger, imports):
@@ -116,3 +101,12 @@ def test_lines_are_read_by_the_time_that_they_touch(ledger, imports):
 def test_a_refusal_comes_whole_out_of_another_process():
     error = pickle.loads(pickle.dumps(BillRefusedError("so", (Mistake("why", 3, [1]),))))  # ours
     assert (error.message, error.mistakes) == ("so", (Mistake("why", 3, [1]),))
+
+
+def test_a_file_without_lines_or_not_text_is_refused(imports, tmp_path, ledger):
+    with pytest.raises(BillRefusedError, match="no line"):
+        imports(HEAD)
+    path = tmp_path / "other"
+    path.write_bytes(HEAD.encode() + b"\xff\xfe\n")
+    with pytest.raises(BillRefusedError, match="UTF-8"):
+        import_bill(ledger, str(path), file_name="", reading=BillFormat(), skip_bad=True, now=1)

@@ -2,8 +2,6 @@
 
 from dataclasses import replace
 
-import pytest
-
 from gateway.costs.periods import Period
 from gateway.costs.reconciliation.counters import (
     BROKEN_OFF,
@@ -36,12 +34,6 @@ def run(ended, of="input", at_start=NONE, at_end=NONE, **counted):
     return check(replace(WINDOW, **counted), ended, at_start, at_end, of)
 
 
-@pytest.mark.parametrize("of", ["input", "output", "cached"])
-def test_what_agrees_needs_no_lines(of):
-    found = run([EXACT], of)
-    assert (lines(found), found.rest) == ({}, 0)
-
-
 def test_the_engine_counts_a_prompt_for_each_of_its_answers():
     several = replace(EXACT, input_n=180, cached_n=110)
     found = run([several], input=180)
@@ -55,13 +47,6 @@ def test_of_broken_off_attempts_with_several_answers_perhaps_not_all_had_begun()
     partial = replace(EXACT, source="engine_partial", input_n=180)
     assert lines(run([partial], input=140)) == {"prompt_of_each_answer": 40}
     assert run([partial], input=181).rest == 1
-
-
-def test_exact_and_bounded_of_one_kind_are_one_line():
-    several = replace(EXACT, input_n=180)
-    found = run([several, replace(several, source="engine_partial")], input=300)
-    [line] = found.lines
-    assert (line.tokens, line.low, line.high, line.records, found.rest) == (100, 80, 160, 4, 0)
 
 
 def test_what_was_in_flight_at_a_sample_was_counted_in_part():
@@ -93,21 +78,10 @@ def test_without_counts_at_most_the_largest_that_was_seen():
     assert run([EXACT, unseen], "output", output=50 + 2 * BROKEN_OFF + 1).rest == 1
 
 
-def test_an_estimate_may_be_wrong_in_both_directions():
-    guess = TokenTally(source="estimated", records=1, input=10, input_n=10, answers=1)
-    assert lines(run([EXACT, guess], input=103)) == {"estimated": -7}
-    assert lines(run([EXACT, guess], input=118)) == {"estimated": 8}
-    assert run([EXACT, guess], input=99).rest == -1
-
-
 def test_what_nothing_explains_is_the_rest():
     assert run([EXACT], input=117).rest == 17
     assert run([EXACT], input=0).rest == -100
     assert run([], input=17).rest == 17
-
-
-def test_what_the_engine_does_not_count_is_not_checked():
-    assert check(replace(WINDOW, cached=None), [EXACT], NONE, NONE, "cached") is None
 
 
 def sample(at, tokens, epoch=5, cached=0):
@@ -120,16 +94,6 @@ def test_windows_are_what_was_counted_since_the_sample_before_or_the_epoch():
         (5, 10, 20, 60, 30),
         (25, 25, 30, 40, 20),
     ]
-
-
-def test_a_window_without_cached_counts_at_either_end_has_none():
-    [window] = windows([sample(10, 100, cached=None)], [sample(20, 160)])
-    assert window.cached is None
-
-
-def test_an_epoch_after_the_sample_by_the_engines_own_clock_is_no_negative_window():
-    [window] = windows([], [sample(20, 40, epoch=25)])
-    assert (window.start, window.end) == (20, 20)
 
 
 def test_what_no_window_covers():
@@ -148,3 +112,24 @@ def test_what_florin_asked_for_itself_is_no_record_and_no_riddle():
         found = check(replace(WINDOW, **counted), [EXACT], NONE, NONE, of, own)
         assert (lines(found), found.rest) == ({"verification": tokens}, 0)
     assert check(WINDOW, [EXACT], NONE, NONE, "input", own).rest == -120  # exact, not a bound
+
+
+def test_an_estimate_may_be_wrong_in_both_directions():
+    guess = TokenTally(source="estimated", records=1, input=10, input_n=10, answers=1)
+    assert lines(run([EXACT, guess], input=103)) == {"estimated": -7}
+    assert lines(run([EXACT, guess], input=118)) == {"estimated": 8}
+    assert run([EXACT, guess], input=99).rest == -1
+
+
+def test_what_the_engine_does_not_count_is_not_checked():
+    assert check(replace(WINDOW, cached=None), [EXACT], NONE, NONE, "cached") is None
+
+
+def test_a_window_without_cached_counts_at_either_end_has_none():
+    [window] = windows([sample(10, 100, cached=None)], [sample(20, 160)])
+    assert window.cached is None
+
+
+def test_an_epoch_after_the_sample_by_the_engines_own_clock_is_no_negative_window():
+    [window] = windows([], [sample(20, 40, epoch=25)])
+    assert (window.start, window.end) == (20, 20)

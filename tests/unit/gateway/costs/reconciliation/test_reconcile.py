@@ -126,40 +126,6 @@ def test_corrections_of_closed_months_count_for_the_hours_that_they_are_of(novem
     assert (shown["own_cost"], shown["attributed_gpu_hours"]) == ("5.00", "1.50")
 
 
-@pytest.mark.parametrize(
-    ("prompt", "says"), [(1000, "gpu-a counted 990 input tokens of 1,000"), (1, "have 9 input tokens of 10")]
-)
-def test_tokens_that_nothing_explains(november, prompt, says):
-    with november.write() as connection:
-        connection.execute(engine_counters.update().values(prompt_tokens=prompt))
-    found = run(november)
-    sentence, _no_bill = found["unexplained"]
-    assert says in sentence
-    assert not found["ok"]
-
-
-def test_records_that_are_removed_cannot_be_added_up(november):
-    put(november, ledger_state, {"name": "pruned_before", "value": NOVEMBER.end})
-    tokens = run(november)["tokens"]
-    assert tokens["checks"] == []
-    assert "2026-12-01" in tokens["note"]
-
-
-def test_records_after_the_last_sample_are_told(november):
-    november.insert([record("two", dispatched=(FIRST + 3) * HOUR)])
-    [gap] = run(november)["tokens"]["unsampled"]
-    assert (gap["engine"], gap["records"], gap["from"]) == ("gpu-a", 1, iso(FIRST * HOUR + 60_000_001))
-
-
-def test_this_month_is_held_as_far_as_its_hours_are_over(november, bill):
-    bill(line(0, 720))
-    found = run(november, now=(FIRST + 1) * HOUR + 5)
-    assert found["to"] == iso((FIRST + 1) * HOUR)
-    assert (found["bill"]["billed_gpu_hours"], found["bill"]["difference_gpu_hours"]) == ("1.00", "0.00")
-    early = run(november, now=FIRST * HOUR + 5)
-    assert (early["to"], early["bill"], early["ok"]) == (early["from"], None, False)
-
-
 def test_a_ledger_that_does_not_balance_and_what_a_person_must_see(november):
     write(november, row(FIRST, nano_gpu_hours=7))
     put(
@@ -193,3 +159,28 @@ def test_a_quarantined_record_concerns_its_own_month_until_it_is_dismissed(novem
     assert run(november)["unexplained"][-1].startswith("1 records are quarantined")
     dismiss(november, [again.id], reason="Shipped twice", now=1, by="key-1")
     assert (run(november)["completeness"]["quarantined"], run(november)["ok"]) == ({}, True)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "says"), [(1000, "gpu-a counted 990 input tokens of 1,000"), (1, "have 9 input tokens of 10")]
+)
+def test_tokens_that_nothing_explains(november, prompt, says):
+    with november.write() as connection:
+        connection.execute(engine_counters.update().values(prompt_tokens=prompt))
+    found = run(november)
+    sentence, _no_bill = found["unexplained"]
+    assert says in sentence
+    assert not found["ok"]
+
+
+def test_records_that_are_removed_cannot_be_added_up(november):
+    put(november, ledger_state, {"name": "pruned_before", "value": NOVEMBER.end})
+    tokens = run(november)["tokens"]
+    assert tokens["checks"] == []
+    assert "2026-12-01" in tokens["note"]
+
+
+def test_records_after_the_last_sample_are_told(november):
+    november.insert([record("two", dispatched=(FIRST + 3) * HOUR)])
+    [gap] = run(november)["tokens"]["unsampled"]
+    assert (gap["engine"], gap["records"], gap["from"]) == ("gpu-a", 1, iso(FIRST * HOUR + 60_000_001))

@@ -40,29 +40,6 @@ def made(books, own, differences):
     return done
 
 
-def test_lines_take_the_cents_that_their_cost_has():
-    done = made(
-        open_books(Fraction("2958.15")), Fraction("2958.15"),
-        [difference("never_registered", "71.764"), difference("down", "2.97"), difference("tax", "0.006")],
-    )  # fmt: skip
-    assert [one["amount_cents"] for one in done["lines"]] == [7176, 297, 1]
-
-
-def test_corrections_in_other_months_are_a_line_of_their_own():
-    books = Books(closed=True, cost=Fraction(90), cents=9000, seal="ab")
-    done = made(books, Fraction(100), [difference("credit", "-5")])
-    assert [(one["kind"], one["cost"]) for one in done["lines"]] == [
-        ("posted_in_other_months", "10.00"), ("credit", "-5.00"),
-    ]  # fmt: skip
-    assert (done["books"], done["seal"]) == ("closed", "ab")
-
-
-def test_what_only_rounding_makes():
-    """99.995 is 100.00 in the books, and so is the invoice of 100.005, half to even."""
-    done = made(open_books(Fraction("99.995")), Fraction("99.995"), [difference("tax", "0.01")])
-    assert [(one["kind"], one["amount_cents"]) for one in done["lines"]] == [("tax", 1), ("cents", -1)]
-
-
 money = st.fractions(-(10**6), 10**6, max_denominator=10**4).map(lambda f: Fraction(round(f * 10**5), 10**5))
 
 
@@ -118,24 +95,6 @@ def test_an_invoice_with_credits_taxes_and_a_commitment(settled, tmp_path):
     assert (shown["current"], len(shown["recorded"])) == (True, 1)
 
 
-def test_an_invoice_that_sums_to_something_else_is_refused(settled, tmp_path):
-    invoice(settled, tmp_path, *INVOICE)
-    accept_all(settled)
-    with pytest.raises(TrueUpError, match=r"sum to 105\.32 USD, not to 105\.33"):
-        recorded(settled, invoice=Fraction("105.33"))
-
-
-def test_closing_at_the_same_amounts_leaves_a_true_up_current(settled, tmp_path):
-    invoice(settled, tmp_path, *INVOICE)
-    accept_all(settled)
-    before, _ = recorded(settled)
-    close(settled, "2026-11", now=NOW, by="fk1", policy="none", force=True)
-    assert show_true_up(settled, "2026-11", tolerance=TOLERANCE, now=NOW)["current"]
-    after, new = recorded(settled)
-    assert (before["books"], after["books"], new, len(after["seal"])) == ("open", "closed", True, 64)
-    assert before["lines"] == after["lines"]
-
-
 def test_a_closed_month_keeps_its_figures_and_a_later_bill_needs_a_new_true_up(settled, tmp_path):
     close(settled, "2026-11", now=NOW, by="fk1", policy="none", force=True)
     write(
@@ -172,11 +131,6 @@ def test_what_cannot_be_trued_up(settled, tmp_path, lines, changes, says):
         accept_all(settled)
     with pytest.raises(TrueUpError, match=says):
         recorded(settled, **changes)
-
-
-def test_a_month_whose_usage_still_arrives(november, tmp_path):
-    with pytest.raises(TrueUpError, match="still arriving"):
-        recorded(november)
 
 
 def test_what_is_not_accepted_is_said_to_whoever_closes(settled, tmp_path):
@@ -223,3 +177,41 @@ def test_a_tax_that_spans_months_stays_a_tax(settled, tmp_path):
     invoice(settled, tmp_path, f"{HOURS},gpu-a,H100,on_demand,2,5.00,USD,usage", f"{spans},,,,,4.00,USD,tax")
     found = reconcile(settled, "2026-11", now=NOW)["bill"]["lines"]
     assert [(one["kind"], one["cost"]) for one in found] == [("tax", "2.00")]
+
+
+def test_what_only_rounding_makes():
+    """99.995 is 100.00 in the books, and so is the invoice of 100.005, half to even."""
+    done = made(open_books(Fraction("99.995")), Fraction("99.995"), [difference("tax", "0.01")])
+    assert [(one["kind"], one["amount_cents"]) for one in done["lines"]] == [("tax", 1), ("cents", -1)]
+
+
+def test_a_month_whose_usage_still_arrives(november, tmp_path):
+    with pytest.raises(TrueUpError, match="still arriving"):
+        recorded(november)
+
+
+def test_corrections_in_other_months_are_a_line_of_their_own():
+    books = Books(closed=True, cost=Fraction(90), cents=9000, seal="ab")
+    done = made(books, Fraction(100), [difference("credit", "-5")])
+    assert [(one["kind"], one["cost"]) for one in done["lines"]] == [
+        ("posted_in_other_months", "10.00"), ("credit", "-5.00"),
+    ]  # fmt: skip
+    assert (done["books"], done["seal"]) == ("closed", "ab")
+
+
+def test_an_invoice_that_sums_to_something_else_is_refused(settled, tmp_path):
+    invoice(settled, tmp_path, *INVOICE)
+    accept_all(settled)
+    with pytest.raises(TrueUpError, match=r"sum to 105\.32 USD, not to 105\.33"):
+        recorded(settled, invoice=Fraction("105.33"))
+
+
+def test_closing_at_the_same_amounts_leaves_a_true_up_current(settled, tmp_path):
+    invoice(settled, tmp_path, *INVOICE)
+    accept_all(settled)
+    before, _ = recorded(settled)
+    close(settled, "2026-11", now=NOW, by="fk1", policy="none", force=True)
+    assert show_true_up(settled, "2026-11", tolerance=TOLERANCE, now=NOW)["current"]
+    after, new = recorded(settled)
+    assert (before["books"], after["books"], new, len(after["seal"])) == ("open", "closed", True, 64)
+    assert before["lines"] == after["lines"]

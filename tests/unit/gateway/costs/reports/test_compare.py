@@ -10,9 +10,7 @@ from gateway.costs.reports.compare import (
     Mix,
     Offer,
     Stated,
-    Used,
     compare,
-    demand,
     speed,
     work,
 )
@@ -53,13 +51,6 @@ def test_a_speed_is_measured_where_both_are_calibrated():
     assert (found.value, found.how, found.source) == (Fraction(7050, 2550), "measured", "calibrations 7, 9")
 
 
-def test_a_speed_depends_on_the_mix():
-    both = [weights("A100", 10, 1, 30), weights("H100", 10, 1, 10)]
-    prompts, answers = (Mix("base", 100, 0, 0),), (Mix("base", 0, 0, 100),)
-    assert speed("H100", "A100", prompts, both, {}).value == 1
-    assert speed("H100", "A100", answers, both, {}).value == 3
-
-
 @pytest.mark.parametrize(
     "known",
     [
@@ -73,40 +64,6 @@ def test_without_weights_of_both_a_speed_is_as_stated(known):
     found = speed("H100", "A100", MIX, known, stated("H100", "2.5", "A100"))
     assert (found.value, found.how, found.source) == (Fraction("2.5"), "stated", "a blog")
     assert speed("H100", "A100", MIX, known, {}).how == "unknown"
-
-
-def test_speeds_stated_relative_to_another_gpu():
-    said = stated("H100", 5, "V100", "one") | stated("A100", 2, "V100", "two")
-    assert speed("H100", "A100", MIX, [], said).value == Fraction(5, 2)
-    assert speed("H100", "A100", MIX, [], said).source == "one, two"
-    assert speed("V100", "A100", MIX, [], said).value == Fraction(1, 2)
-    assert speed("H100", "A100", MIX, [], stated("H100", 5, "V100")).value is None
-    assert speed("H100", "H100", MIX, [], {}).how == "reference"
-
-
-def test_the_work_is_in_hours_of_the_reference():
-    used = [
-        Used("A100", Fraction(10), Fraction(4), MIX),
-        Used("H100", Fraction(2), Fraction(1), MIX),
-        Used("TPU", Fraction(100), Fraction(100), MIX),
-    ]
-    found = demand(used, "A100", [], stated("H100", "2.5", "A100"))
-    assert (found.busy, found.provisioned, found.left_out) == (Fraction("6.5"), 15, ("TPU",))
-    assert found.mixes == (Mix("base", 200, 100, 400),)
-
-
-def test_a_discount_is_relative_to_the_same_on_demand():
-    offers = [
-        Offer("H100", "eu", "on_demand", Fraction(10)),
-        Offer("H100", "eu", "spot", Fraction(1)),
-        Offer("H100", "us", "spot", Fraction(2)),
-    ]
-    found = compare(Demand(Fraction(1), Fraction(1), (), MIX), offers, "H100", [], {}, Fraction(100))
-    assert [(row.offer.region, row.offer.purchase, row.discount) for row in found] == [
-        ("eu", "spot", Fraction(9, 10)),
-        ("us", "spot", None),
-        ("eu", "on_demand", None),
-    ]
 
 
 def test_an_unknown_speed_is_no_guess_and_comes_last():

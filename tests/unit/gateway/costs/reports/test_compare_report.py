@@ -98,37 +98,6 @@ def test_measured_speeds_and_the_latest_weights_win(october):
     assert h100["speedup"] == "3.264957265"  # 382,000 / 117,000
 
 
-def test_unknown_speeds_say_so(october):
-    price(october, "B200", 1)
-    b200 = rows(compare_month(october, "2026-10", now=NOW))["B200", "on_demand"]
-    assert (b200["speedup"], b200["speedup_is"], b200["loaded_cost"]) == (None, "unknown", None)
-
-
-def test_only_some_gpu_types_by_another_reference(october):
-    price(october, "H100", 5, speedup_millis=2500, speedup_reference="A100")
-    found = compare_month(october, "2026-10", gpu_types=["H100"], reference="H100", now=NOW)
-    assert [r["gpu_type"] for r in found["rows"]] == ["H100"]
-    assert found["work"]["provisioned_reference_hours"] == "4.00"
-    assert found["rows"][0]["loaded_cost"] == "20.00"
-
-
-def test_rates_are_the_months_last_or_those_of_now(october):
-    price(october, "A100", 6, valid_from=month_of("2026-11").start)
-    price(
-        october,
-        "H100",
-        5,
-        valid_from=month_of("2026-11").start,
-        speedup_millis=1000,
-        speedup_reference="A100",
-    )
-    price(october, "L40", 5, valid_from=NOW + 1)
-    found = rows(compare_month(october, "2026-10", now=NOW))
-    assert found["A100", "on_demand"]["rate_per_gpu_hour"] == "4.00"
-    assert found["H100", "on_demand"]["rate_per_gpu_hour"] == "5.00"
-    assert ("L40", "on_demand") not in found
-
-
 def test_what_cannot_be_compared(october):
     for of, gpu_types, reference, param in (
         ("2026-09", (), None, "month"),
@@ -141,13 +110,6 @@ def test_what_cannot_be_compared(october):
         assert (again.param, str(again)) == (param, error.value.message)
 
 
-def test_without_a_price_the_actual_cost_is_unknown(october):
-    write(october, row(FIRST, gpu_type="TPU", nano_gpu_hours=1))
-    found = compare_month(october, "2026-10", now=NOW)["actual"]
-    assert (found["cost"], found["missing_prices"], found["left_out"]) == (None, ["TPU"], ["TPU"])
-    assert found["priced_cost"] == "40.00"
-
-
 def test_the_cheapest_is_at_least_one_gpu_that_is_always_on(october):
     """A fast GPU for a fraction of the month was recommended, although it cannot be had for a fraction."""
     price(october, "H100", 9, speedup_millis=3000, speedup_reference="A100")
@@ -156,15 +118,14 @@ def test_the_cheapest_is_at_least_one_gpu_that_is_always_on(october):
     assert found[0]["cheapest"]
 
 
-def test_work_that_fills_more_than_one_gpu(october):
-    write(october, row(FIRST + 2, gpu_type="A100", bucket="idle", nano_gpu_hours=735 * 10**9))
-    [only] = compare_month(october, "2026-10", now=NOW)["rows"]
-    assert (only["loaded_gpu_hours"], only["gpus"], only["gpus_cost"]) == ("745.00", 2, "5952.00")
+def test_without_a_price_the_actual_cost_is_unknown(october):
+    write(october, row(FIRST, gpu_type="TPU", nano_gpu_hours=1))
+    found = compare_month(october, "2026-10", now=NOW)["actual"]
+    assert (found["cost"], found["missing_prices"], found["left_out"]) == (None, ["TPU"], ["TPU"])
+    assert found["priced_cost"] == "40.00"
 
 
-def test_a_gpu_type_is_compared_in_any_case(october):
-    price(october, "h100", 5, speedup_millis=2500, speedup_reference="A100")
-    write(october, row(FIRST + 2, gpu_type="H100", nano_gpu_hours=10**9))
-    found = compare_month(october, "2026-10", gpu_types=["H100"], now=NOW)
-    assert [used["gpu_type"] for used in found["actual"]["used"]] == ["A100", "h100"]
-    assert [r["gpu_type"] for r in found["rows"]] == ["h100"]
+def test_unknown_speeds_say_so(october):
+    price(october, "B200", 1)
+    b200 = rows(compare_month(october, "2026-10", now=NOW))["B200", "on_demand"]
+    assert (b200["speedup"], b200["speedup_is"], b200["loaded_cost"]) == (None, "unknown", None)

@@ -2,9 +2,7 @@
 
 import pytest
 
-from gateway.costs.export.spool import Spool
 from gateway.costs.periods import month_of
-from gateway.costs.prices.price_store import add_price
 from gateway.costs.reports import report
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import roll
@@ -16,17 +14,8 @@ from tests.unit.gateway.metering.make import record
 
 OCTOBER = month_of("2026-10")
 REPORTS = [
-    *(
-        "forecast",
-        "anomalies",
-        "budgets",
-        "margin",
-        "energy",
-        "adapters",
-        "reconciliation",
-        "compare?reference=H100",
-    ),
-    *("commitments/report", "statements/acme?format=json"),
+    *("forecast", "anomalies", "budgets", "margin", "energy", "adapters", "reconciliation"),
+    *("compare?reference=H100", "commitments/report", "statements/acme?format=json"),
 ]
 HOURS = 3 * len(REPORTS)
 
@@ -37,17 +26,12 @@ def now():
 
 
 @pytest.fixture
-async def slow(installed, tmp_path, monkeypatch):
+async def slow(installed, monkeypatch):
     """Each answer rolls up one more hour."""
     monkeypatch.setattr(ledger_refresh, "ROLL_SECONDS", 0.0)
-    add_price(
-        installed.ledger, gpu_type="H100", rate="2.00", currency="USD", region="", purchase="on_demand",
-        valid_from=0, valid_to=None, now=0,
-    )  # fmt: skip
+    price(installed.ledger)
     hours = (OCTOBER.start + n * HOUR for n in range(HOURS))
     installed.ledger.insert([record(f"r{hour}", dispatched=hour, ended=hour + HOUR // 2) for hour in hours])
-    installed.settings.issuer = "Florin"
-    installed.spool = Spool(tmp_path, 1 << 30)
     return installed
 
 
@@ -87,7 +71,6 @@ OTHERS = ("costs", "usage", "provisioned-time/hours", "usage/req-1", "usage/req-
 @pytest.mark.both_databases
 async def test_every_report_says_that_records_are_in_quarantine(client_for, installed):
     """Of a customer's own, only if they are its records."""
-    installed.settings.issuer = "Florin"
     price(installed.ledger)
     first = OCTOBER.end - 5 * HOUR
     for tokens in (1, 2):

@@ -6,7 +6,6 @@ from gateway.costs.commitments.commitment_store import add_commitment
 from gateway.costs.periods import Period, month_of
 from gateway.costs.reports.report import Question, cost_report
 from gateway.units import HOUR
-from tests.support.ledger_rows import exchange_rate
 from tests.unit.gateway.costs.billed import NOVEMBER, NOW
 from tests.unit.gateway.costs.reconciliation.test_true_up import INVOICE, accept_all, invoice, recorded
 from tests.unit.gateway.costs.rolled import row, write
@@ -33,10 +32,6 @@ def reserve(ledger, description="ri-7", **changes):
         },
         description=description,
     )  # fmt: skip  # a row
-
-
-def test_without_either_there_is_nothing_to_add(settled):
-    assert report(settled)["invoice"] is None
 
 
 def test_a_trued_up_month_costs_its_invoice(settled, tmp_path):
@@ -74,14 +69,3 @@ def test_only_in_the_whole_month_s_report_of_all_tenants(settled):
     assert "invoice" not in cost_report(settled, part, now=NOW)
     both = Question(Period(month_of("2026-10").start, NOVEMBER.end))
     assert "invoice" not in cost_report(settled, both, now=NOW)
-
-
-def test_in_another_currency_it_still_adds_up(settled):
-    reserve(settled)
-    exchange_rate(settled, "0.913", NOVEMBER.start)
-    found = cost_report(settled, Question(NOVEMBER), now=NOW, currency="EUR")
-    made, whole = found["invoice"], found["whole"]
-    assert Decimal(whole["cost"]) + sum(Decimal(one["cost"]) for one in made["lines"]) == Decimal(
-        made["cost"]
-    )
-    assert "amount_cents" not in made

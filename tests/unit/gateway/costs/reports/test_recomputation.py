@@ -251,9 +251,11 @@ async def test_an_outsider_finds_the_same_to_the_last_unit(client_for, installed
 
         posted = await costs(client, month="2026-10")
         assert outsider.reported(posted) == october, "a closed month never changes"
+        assert (posted["basis"], posted["state"]) == ("posted", "closed")
         now_known = await recomputed(client, OCTOBER)
         report = await costs(client, **{"from": iso(OCTOBER), "to": iso(OCTOBER + HOURS * HOUR)})
         assert outsider.reported(report) == now_known
+        assert (report["basis"], report["state"]) == ("as known now", None)
         assert difference(now_known, october), "late records and the price change something"
         following = await costs(client, month="2026-11")
         november = await recomputed(client, NOVEMBER)  # still open: at the new price
@@ -333,6 +335,9 @@ async def test_calibrated_weights_too(client_for, installed):
     assert outsider.reported(report) == mine
     assert whole(report) == sums(mine)
     assert {engine for _, engine in by} == {"a", "b", "c", "e"}
+    assert report["weights"] == "partly calibrated"
+    assert {one["gpu_type"] for one in report["calibrations"]} == {"H100", "L40", "B200"}
+    assert any(one["saturated"]["output"] for one in report["unit_prices"])
     spare = {(key.engine, key.hour) for key in mine if key.bucket == "headroom"}
     used = {(key.engine, key.hour) for key in mine if key.bucket == "usage"}
     assert {"a", "c"} <= {engine for engine, _ in spare}, "what is busy beyond the work of its tokens"
@@ -351,25 +356,3 @@ async def add(client, gpu_type, region, purchase, rate, since, until=None):  # n
     }  # fmt: skip
     answer = await client.post("/admin/v1/prices", json=body, params={"confirm": "true"})
     assert answer.status_code == 201, answer.text
-
-
-async def test_engine_hours_are_listed_as_they_were_divided(client_for, installed):
-    _, spans = hard_cases(OCTOBER)
-    see(installed.ledger, OCTOBER, spans)
-    params = {"from": iso(OCTOBER), "to": iso(OCTOBER + HOURS * HOUR)}
-    path = "/finance/v1/provisioned-time/hours"
-    async with client_for() as client:
-        hours = await pages(client, path, **params)
-        [alone] = await pages(client, path, **params, engine="d")
-        report = await costs(client, **params)
-        bad = [
-            await client.get(p, params={**params, "after": "x"}) for p in (path, path.removesuffix("/hours"))
-        ]
-    assert sum(one["nano_gpu_hours"] for one in hours) == report["whole"]["nano_gpu_hours"]
-    # Two minutes of start-up. The gap just short of a minute counts as provisioned, the one of a minute does not.
-    assert (alone["hour"], alone["provisioned_us"], alone["startup_us"], alone["busy_us"]) == (
-        OCTOBER, 29 * MINUTE + 1, 2 * MINUTE, 0,
-    )  # fmt: skip
-    assert alone["nano_gpu_hours"] == (29 * MINUTE + 1) * 8 * 10 // 36
-    assert (alone["region"], alone["purchase"], alone["calibration"]) == ("", "reserved", 0)
-    assert {answer.status_code for answer in bad} == {400}

@@ -64,16 +64,6 @@ def test_what_is_not_settled_says_why(ledger):
     assert Decimal(cost_of(ledger, "early")["cost"]) < Decimal(alone["cost"])
 
 
-def test_an_attempt_across_an_hours_turn_has_shares_of_both(ledger):
-    price(ledger, "H100", "3.60")
-    ledger.insert([record("long", dispatched=OCTOBER + HOUR - 30_000_000, ended=OCTOBER + HOUR + 10_000_000)])
-    roll(ledger, NOVEMBER)
-    told = cost_of(ledger, "long")
-    assert len(told["shares"]) == 2
-    assert round(Decimal(told["cost"]), 6) == Decimal("0.04")
-    assert cost_of(ledger, "long", now=OCTOBER + HOUR)["pending"] == "hour_not_over"
-
-
 def test_an_hour_without_all_its_records_is_left_out_and_that_is_said(ledger):
     """Retention removes what ended before it; who ran across that time would get the others' share, too."""
     price(ledger, "H100", "3.60")
@@ -106,6 +96,12 @@ def test_a_customer_sees_no_cost_of_a_request_that_a_card_covers_in_part(ledger)
     assert cost_of(ledger, "before", tenant="acme")["priced_by"] == "cost"
 
 
+def test_a_request_that_engines_refused_costs_nothing(ledger):
+    refused = {"outcome": "rejected", "billable": False, "engine": "", "gpu_type": "", "gpu_count": 0}
+    ledger.insert([record("refused", dispatched=OCTOBER, **refused)])
+    assert (cost_of(ledger, "refused")["cost"], cost_of(ledger, "refused")["pending"]) == ("0.00", "")
+
+
 def test_rereading_to_resume_a_stream_is_waste(ledger):
     price(ledger, "H100", "2.00")
     begun = record("cut", outcome="engine_error", dispatched=OCTOBER)
@@ -114,9 +110,3 @@ def test_rereading_to_resume_a_stream_is_waste(ledger):
     told = cost_of(ledger, "cut")
     assert [(s["attempt"], s["billable"]) for s in told["shares"]] == [(1, True), (2, False), (2, True)]
     assert Decimal(told["retry_waste"]) > 0
-
-
-def test_a_request_that_engines_refused_costs_nothing(ledger):
-    refused = {"outcome": "rejected", "billable": False, "engine": "", "gpu_type": "", "gpu_count": 0}
-    ledger.insert([record("refused", dispatched=OCTOBER, **refused)])
-    assert (cost_of(ledger, "refused")["cost"], cost_of(ledger, "refused")["pending"]) == ("0.00", "")

@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.costs.closing.closing import close
-from gateway.costs.export.spool import Spool
 from gateway.costs.forecasting.alerts import alerts_of, raise_alerts
 from gateway.costs.forecasting.budgets import set_budget
 from gateway.costs.forecasting.look_ahead import look_ahead
@@ -55,14 +54,10 @@ def now():
 
 
 @pytest.fixture
-def reused(installed, tmp_path):
-    folder = tmp_path / "exports"
-    folder.mkdir()
+def reused(installed):
     installed.directory = SimpleNamespace(
         tenants={"acme": Tenant("acme", base_access=True, created=CREATED)}, keys={}
     )
-    installed.settings = SimpleNamespace(issuer="Nordlicht", redis_prefix="florin")
-    installed.spool = Spool(folder, 10**9)
     price(installed.ledger)
     return installed
 
@@ -120,40 +115,38 @@ async def test_a_new_customers_key_finds_nothing_of_an_earlier_one(client_for, b
     assert forecast["so_far"] == october["cost"]
 
 
-async def test_finance_sees_both_and_which_is_which(client_for, both):
-    async with client_for() as client:
-        october = (await client.get(f"{FINANCE}/costs?month=2026-10&by=tenant,key")).json()
-        before = (await client.get(f"{FINANCE}/costs?from=2026-10-01&to=2026-10-10&by=key")).json()
-        november = (await client.get(f"{FINANCE}/costs?month=2026-11")).json()
-        [statement] = (await client.get(f"{FINANCE}/periods/2026-10")).json()["statements"]
+async def test_finance_sees_both_and_which_is_which(ask, both):
+    october, before, november = [
+        (await ask("costs", **when)).json()
+        for when in (
+            {"month": "2026-10", "by": "tenant,key"}, {"from": "2026-10-01", "to": "2026-10-10", "by": "key"},
+            {"month": "2026-11"},
+        )
+    ]  # fmt: skip
+    [statement] = (await ask("periods/2026-10")).json()["statements"]
     assert {row["key"] for row in october["rows"]} == {"old-key", "new-key"}
     assert october["names_reused"] == {"acme": iso(CREATED)} == {"acme": statement["name_reused_at"]}
     assert (before["names_reused"], november["names_reused"]) == ({"acme": iso(CREATED)}, {})
 
 
-async def test_late_usage_of_the_earlier_one_stays_its_own(client_for, both):
+async def test_late_usage_of_the_earlier_one_stays_its_own(ask, both):
     both.ledger.insert([used("theirs-5", "old", OCTOBER + 3 * DAY)])
     roll(both.ledger, NOW)
-    async with client_for(Role.TENANT, "acme") as client:
-        statement = await client.get(f"{FINANCE}/statements/acme?month=2026-11")
-        costs = (await client.get(f"{FINANCE}/costs?month=2026-11&by=adapter")).json()
+    statement = await ask("statements/acme", key="acme", month="2026-11")
+    costs = (await ask("costs", key="acme", month="2026-11", by="adapter")).json()
     assert statement.status_code == 404
     assert "was added later, or within that month" in statement.json()["error"]["message"]
-    assert ([row["adapter"] for row in costs["rows"]], costs["corrections"]["rows"]) == (
-        ["acme/new-chat"],
-        [],
-    )
+    assert [row["adapter"] for row in costs["rows"]] == ["acme/new-chat"]
+    assert costs["corrections"]["rows"] == []
 
 
-async def test_a_name_that_was_nobodys_shows_everything(client_for, reused):
+async def test_a_name_that_was_nobodys_shows_everything(ask, reused):
     reused.ledger.insert(OURS)
     up(reused.ledger, OCTOBER)
     roll(reused.ledger, NOW)
     close(reused.ledger, "2026-10", now=NOW, by="test", policy="proportional")
-    async with client_for(Role.TENANT, "acme") as client:
-        costs = (await client.get(f"{FINANCE}/costs?month=2026-10")).json()
-        statement = (await client.get(f"{FINANCE}/statements/acme?month=2026-10&format=json")).json()
-        proof = await client.get(f"{FINANCE}/periods/2026-10/proof")
+    costs = (await ask("costs", key="acme", month="2026-10")).json()
+    statement = (await ask("statements/acme", key="acme", month="2026-10", format="json")).json()
     assert (costs["basis"], costs["totals"]["requests"]) == ("posted", 3)
     assert sum(row["requests"] for row in statement["usage"]) == 3
-    assert proof.status_code == 200
+    assert (await ask("periods/2026-10/proof", key="acme")).status_code == 200

@@ -13,7 +13,6 @@ from gateway.costs.policies.standing import set_policy
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.statement.statement_figures import read_statement
 from gateway.units import DAY
-from tests.unit.gateway.costs import rolled
 from tests.unit.gateway.costs.export.month import MONTH, fill
 
 LATER = month_of(MONTH).end + DAY
@@ -90,16 +89,6 @@ def test_reports_and_statements_agree_before_and_after_closing(filled):
     before = check(filled)
     close(filled, MONTH, now=LATER, by="key")
     assert check(filled) == before
-
-
-def test_where_a_price_is_missing_there_is_no_amount(ledger_with):
-    ledger = ledger_with()
-    rolled.write(ledger, {**rolled.row(), "posted": MONTH})
-    report = report_of(ledger)
-    assert [row["amount_cents"] for row in report["rows"]] == [None]
-    assert (
-        report["billed_cents"] is report["totals"]["amount_cents"] is report["whole"]["amount_cents"] is None
-    )
 
 
 def test_rows_without_customers_that_are_finer_than_statements_have_no_amount(ledger_with):

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.costs.cost_lines import CostLine
-from gateway.costs.reports.unit_prices import KINDS, price_text, saturated, unit_prices
+from gateway.costs.reports.unit_prices import KINDS, price_text, unit_prices
 from gateway.costs.rollups.token_weights import Weights
 
 HOUR = 10**9
@@ -30,11 +30,6 @@ def one(*lines, weights=()):
     return found
 
 
-def test_saturated_is_weight_times_rate():
-    # 2 µs of GPU a token are 2 s a million, at 0.001 a second
-    assert saturated(CALIBRATED, RATE) == (Fraction(2, 1000), Fraction(1, 2000), Fraction(30, 1000))
-
-
 def test_three_ways():
     found = one(
         line(calibration=7, nano=HOUR // 2, tokens=(10**6, 10**6, 10**5), omega=(2, 1, 7)),
@@ -54,67 +49,12 @@ def test_three_ways():
     }
 
 
-def test_without_calibration_nothing_is_said_of_saturation():
-    found = one(line(tokens=(100, 0, 100), omega=(100, 0, 200)))
-    assert found.saturated == (None, None, None)
-    assert found.busy == (Fraction(12_000), None, Fraction(24_000))
-
-
-def test_wasted_work_is_work():
-    """Its tokens and its time both count: a retry makes no token dearer than another."""
-    tokens = {"tokens": (100, 0, 0), "omega": (100, 0, 0)}
-    assert one(line(**tokens), line("retry_waste", **tokens)).busy == one(line(**tokens)).busy
-
-
-def test_weights_of_two_calibrations_are_not_mixed():
-    other = Weights(8, 1, 1, 1, 0, 0)
-    found = one(
-        line(calibration=7, tokens=(10, 0, 10), omega=(10**12, 0, 10**12)),
-        line(calibration=0, tokens=(10, 0, 10), omega=(1, 0, 1)),
-        weights=[CALIBRATED, other],
-    )
-    assert found.busy[0] == found.busy[2] == Fraction(180_000)  # half of twice 3.60, for 20 tokens
-    assert found.saturated[0] == Fraction(2, 1000)
-
-
-def test_two_rates_are_weighed_by_their_time():
-    found = one(
-        line(tokens=(10, 0, 0), omega=(1, 0, 0)), line(rate=3 * RATE, tokens=(10, 0, 0), omega=(9, 0, 0))
-    )
-    assert found.busy[0] == Fraction(144, 10) * 10**6 / 20
-
-
 @pytest.mark.parametrize("bucket", ["usage", "idle"])
 def test_a_missing_price_leaves_out_what_needs_it(bucket):
     priced = line(tokens=(10, 0, 10), omega=(1, 0, 1))
     found = one(priced, line(bucket, rate=None, tokens=(0, 0, 0)))
     assert found.loaded == (None, None, None)
     assert (found.busy[0] is None) == (bucket == "usage")
-
-
-def test_gpus_that_cost_nothing():
-    found = one(line(rate=0, tokens=(10, 0, 10), omega=(1, 0, 1)), line("idle", rate=0))
-    assert found.busy == found.loaded == (0, None, 0)
-
-
-def test_gpus_that_only_idled():
-    assert one(line("idle")).loaded == (None, None, None)
-
-
-def test_by_gpu_type_region_and_purchase_model():
-    found = unit_prices(
-        [
-            line(gpu_type="L4"),
-            line(),
-            line(region="eu"),
-            line(purchase="spot"),
-            line(gpu_type="", bucket="rejected"),
-        ],
-        {},
-    )
-    assert [(p.gpu_type, p.region, p.purchase) for p in found] == [
-        ("H100", "", "on_demand"), ("H100", "", "spot"), ("H100", "eu", "on_demand"), ("L4", "", "on_demand"),
-    ]  # fmt: skip
 
 
 counts = st.tuples(*[st.integers(0, 10**6)] * 3)
@@ -160,3 +100,14 @@ def test_prices_times_tokens_are_the_whole_bill(lines):
 )
 def test_prices_are_rounded_once_half_away_from_zero(price, text):
     assert price_text(price) == text
+
+
+def test_weights_of_two_calibrations_are_not_mixed():
+    other = Weights(8, 1, 1, 1, 0, 0)
+    found = one(
+        line(calibration=7, tokens=(10, 0, 10), omega=(10**12, 0, 10**12)),
+        line(calibration=0, tokens=(10, 0, 10), omega=(1, 0, 1)),
+        weights=[CALIBRATED, other],
+    )
+    assert found.busy[0] == found.busy[2] == Fraction(180_000)  # half of twice 3.60, for 20 tokens
+    assert found.saturated[0] == Fraction(2, 1000)

@@ -7,20 +7,17 @@ import random
 import pytest
 from sqlalchemy import delete, func, select, update
 
-from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.closing import GRACE, close
-from gateway.costs.closing.coverage import cover_of, records
 from gateway.costs.cost_lines import SUMS
 from gateway.costs.merkle import canonical, leaf_hash, record_leaf
 from gateway.costs.periods import month_of
-from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.part_sources import SeveralDimensionsError
 from gateway.costs.rollups.parts import DIMENSIONS, MOST_NAMES, parts_of
 from gateway.costs.rollups.posting import FIGURES, RowKey
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.engine_hours import mark_dirty
-from gateway.metering.ledger.schema import rollup_parts, rollups
+from gateway.metering.ledger.schema import rollup_parts
 from gateway.units import HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, span
@@ -107,49 +104,11 @@ def test_each_name_has_its_own_records_and_the_rest_has_none(ledger, dimension):
     assert found == expected
 
 
-def test_two_dimensions_of_parts_are_refused(ledger):
-    with pytest.raises(SeveralDimensionsError, match="key and tag cannot be combined"):
-        list(lines(ledger, month_of("2026-10"), ("key", "tag")))
-
-
-def test_a_report_by_end_user_adds_up_with_and_without_a_policy(ledger):
-    filled(ledger)
-    for name in ("none", "proportional", "even"):
-        policy = AllocationPolicy(name)
-        one = cost_report(ledger, Question(month_of("2026-10"), ("end_user",), policy=policy), now=LATE)
-        all_ = cost_report(ledger, Question(month_of("2026-10"), ("tenant",), policy=policy), now=LATE)
-        assert one["totals"] == all_["totals"]
-        assert one["whole"] == all_["whole"]
-        assert {row["end_user"] for row in one["rows"]} == {"", "ann", "bob", "€ú", "sha256:12"}
-        assert sum(row["nano_gpu_hours"] for row in one["rows"]) == one["totals"]["nano_gpu_hours"]
-        for row in one["idle"]["rows"]:
-            assert "end_user" not in row
-
-
-def test_a_tenant_sees_its_own_names_and_they_sum_to_its_own_total(ledger):
-    filled(ledger)
-    mine = cost_report(ledger, Question(month_of("2026-10"), ("key",), tenants=("acme",)), now=LATE)
-    own = cost_report(ledger, Question(month_of("2026-10"), ("tenant",), tenants=("acme",)), now=LATE)
-    assert mine["totals"] == own["totals"]
-    assert sum(row["requests"] for row in mine["rows"]) == own["rows"][0]["requests"]
-    assert "idle" not in mine
-
-
 def detail(name, nano=1, requests=1, tenant="acme", piece=0, bucket="usage"):
     figures = [0] * len(FIGURES)
     figures[FIGURES.index("nano_gpu_hours")], figures[0] = nano, requests
     key = RowKey(piece, bucket, tenant, "acme/x", "v1", "base", "", "spot", 0)
     return key, (None, name, *(None for _ in DIMENSIONS[2:])), figures
-
-
-def test_the_names_of_a_tenant_are_capped_and_the_others_are_one():
-    many = [detail(f"u{n:03}", nano=1000 - n) for n in range(MOST_NAMES + 7)]
-    made = parts_of([*many, detail("b1", tenant="bolt"), detail(None)])
-    names = [key.name for key in made if key.tenant == "acme"]
-    assert sorted(names) == ["__other__", *(f"u{n:03}" for n in range(MOST_NAMES))]
-    [other] = [figures for key, figures in made.items() if key.name == "__other__"]
-    assert (other[0], other[5]) == (7, sum(1000 - n for n in range(MOST_NAMES, MOST_NAMES + 7)))
-    assert [key.name for key in made if key.tenant == "bolt"] == ["b1"]
 
 
 def test_the_cap_is_the_same_whatever_the_order_and_counts_all_pieces_of_the_hour():
@@ -160,11 +119,6 @@ def test_the_cap_is_the_same_whatever_the_order_and_counts_all_pieces_of_the_hou
     assert parts_of(many) == made
     assert {f"u{n:03}" for n in range(250, 300)} < {key.name for key in made}
     assert len({key.name for key in made}) == MOST_NAMES + 1
-
-
-def test_one_hundred_names_need_no_other():
-    made = parts_of([detail(f"u{n}") for n in range(MOST_NAMES)])
-    assert "__other__" not in {key.name for key in made}
 
 
 def test_a_flood_of_end_users_stays_within_bounds_and_adds_up(ledger):
@@ -214,6 +168,21 @@ def test_closed_parts_stay_and_late_records_correct_them(ledger):
     assert [c for v in verify(ledger) for c in v.checks if not c.ok] == []
 
 
+def test_whoever_tampers_with_a_part_breaks_the_seal(ledger):
+    filled(ledger)
+    close(ledger, "2026-10", now=DECEMBER + GRACE, by="key")
+    with ledger.write() as connection:
+        part = connection.execute(
+            select(rollup_parts)
+            .where(rollup_parts.c.posted == "2026-10", rollup_parts.c.dimension == "end_user")
+            .where(rollup_parts.c.name == "ann")
+        ).first()
+        connection.execute(update(rollup_parts).where(rollup_parts.c.id == part.id).values(name="bob"))
+    wrong = {c.name: c.detail for v in verify(ledger, "2026-10") for c in v.checks if c.ok is False}
+    assert wrong.keys() == {"roll-ups", "attribution"}
+    assert "end user" in wrong["attribution"]
+
+
 def test_a_month_closed_before_there_were_parts_keeps_its_seal_and_its_corrections_have_no_name(ledger):
     """As after an upgrade: rows without parts, and records without labels."""
     price(ledger, "H100", "2.49")
@@ -257,21 +226,6 @@ def test_an_hour_that_an_earlier_version_rolled_up_during_an_upgrade_is_left_wit
         assert connection.execute(corrected).scalar() == 0
 
 
-def test_whoever_tampers_with_a_part_breaks_the_seal(ledger):
-    filled(ledger)
-    close(ledger, "2026-10", now=DECEMBER + GRACE, by="key")
-    with ledger.write() as connection:
-        part = connection.execute(
-            select(rollup_parts)
-            .where(rollup_parts.c.posted == "2026-10", rollup_parts.c.dimension == "end_user")
-            .where(rollup_parts.c.name == "ann")
-        ).first()
-        connection.execute(update(rollup_parts).where(rollup_parts.c.id == part.id).values(name="bob"))
-    wrong = {c.name: c.detail for v in verify(ledger, "2026-10") for c in v.checks if c.ok is False}
-    assert wrong.keys() == {"roll-ups", "attribution"}
-    assert "end user" in wrong["attribution"]
-
-
 def test_the_leaf_of_a_record_covers_its_labels_and_without_labels_is_what_it_was(ledger):
     bare, tagged = record("bare"), record("tagged", tag="batch")
     fields = bare._asdict()
@@ -284,25 +238,6 @@ def test_the_leaf_of_a_record_covers_its_labels_and_without_labels_is_what_it_wa
     assert record_leaf({**fields, "tag": "x"}) != record_leaf({**fields, "end_user": "x"})
 
 
-def test_the_records_of_a_closed_month_have_their_labels(ledger):
-    made = filled(ledger)[OCTOBER]
-    close(ledger, "2026-10", now=DECEMBER + GRACE, by="key")
-    with ledger.read() as connection:
-        cover = cover_of(connection, "2026-10")
-    found = {r["id"]: r for r in records(ledger, cover)}
-    for one in made:
-        for name in ("end_user", "tag", "cost_centre"):
-            assert found[one.id].get(name) == getattr(one, name)
-            assert (name in found[one.id]) == (getattr(one, name) is not None)
-
-
-def test_rows_of_before_are_undivided(ledger):
-    """Parts are what rows leave: without any, everything belongs to no name."""
-    price(ledger, "H100", "2.49")
-    ledger.insert(some_records(0, OCTOBER))
-    roll(ledger, LATE)
-    with ledger.write() as connection:
-        connection.execute(delete(rollup_parts))
-        rows = connection.execute(select(func.count()).select_from(rollups)).scalar()
-        assert rows
-    assert sums(ledger, "2026-10", ("tag",)) == undivided(ledger, "2026-10", ())
+def test_two_dimensions_of_parts_are_refused(ledger):
+    with pytest.raises(SeveralDimensionsError, match="key and tag cannot be combined"):
+        list(lines(ledger, month_of("2026-10"), ("key", "tag")))

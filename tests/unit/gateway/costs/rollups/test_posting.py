@@ -15,7 +15,6 @@ from gateway.units import HOUR
 POOL = HourContext("eu", "spot", "base", 0)
 HALF = HOUR // 2
 USD = RowPrice(2_000_000, "USD")
-LATER = RowPrice(3_000_000, "USD")
 
 
 def read(
@@ -52,33 +51,6 @@ def test_what_was_not_delivered_is_waste():
     assert {k.bucket: figures[0] for k, figures in made.items()} == {"usage": 1, "retry_waste": 1}
 
 
-def test_counts_stand_where_the_attempt_ended_and_time_where_it_was_spent():
-    made = rows([read(0, HOUR - 1, name="a")], cuts=[HALF])
-    first, second = made[key()], made[key(piece=HALF)]
-    assert first[:5] == (0, 0, 0, 0, 0)
-    assert second[:5] == (1, 10, 0, 5, 2)
-    assert first[5] == HALF * 10 // 36
-    assert (first[6] + second[6], first[8] + second[8]) == (10, 10)
-
-
-def test_one_that_ends_in_another_hour_is_not_counted_here():
-    assert rows([read(0, HOUR)])[key()][0] == 0
-    assert rows([read(-HALF, 0)], hour=0) == {key(): (1, 10, 0, 5, 2, 0, 0, 0, 0, 0)}
-
-
-def test_the_rejected_are_counted_and_get_nothing():
-    made = rows([], [read(5, 9, outcome="rejected", billable=0, prompt=0, completion=0)])
-    assert made == {key("rejected"): (1, 0, 0, 0, 2, 0, 0, 0, 0, 0)}
-
-
-def test_what_nobody_used_has_no_tenant():
-    made = rows([], up=[(HALF, HOUR)], startup=[(0, HALF)])
-    assert {k: figures[5] for k, figures in made.items()} == {
-        key("idle", tenant=""): 5 * 10**8,
-        key("startup", tenant=""): 5 * 10**8,
-    }
-
-
 A, B = key(), key(tenant="bolt")
 ONE, TWO = (1, 10, 0, 5, 0, 100, 10, 0, 10, 0), (2, 20, 0, 10, 0, 300, 20, 0, 20, 0)
 
@@ -91,35 +63,11 @@ def corrected(standing, fresh, price=USD):
     return corrections(standing, fresh, lambda _: price)
 
 
-def test_what_stands_as_it_is_needs_no_correction():
-    assert corrected([(A, USD, ONE)], {A: ONE}) == []
-
-
 def test_what_differs_is_taken_back_at_its_price_and_posted_anew():
     assert corrected([(A, USD, ONE), (B, USD, ONE)], {A: TWO, B: ONE}) == [
         (A, USD, negative(ONE)),
         (A, BY_BOOK, TWO),
     ]
-
-
-def test_what_is_new_is_posted_and_what_is_gone_is_taken_back():
-    assert corrected([(A, USD, ONE)], {B: ONE}) == [(A, USD, negative(ONE)), (B, BY_BOOK, ONE)]
-
-
-def test_another_price_alone_is_a_correction():
-    assert corrected([(A, USD, ONE)], {A: ONE}, LATER) == [(A, USD, negative(ONE)), (A, BY_BOOK, ONE)]
-
-
-def test_earlier_corrections_count_as_what_stands():
-    closed = [(A, USD, ONE), (A, USD, negative(ONE)), (A, LATER, TWO)]
-    assert corrected(closed, {A: TWO}, LATER) == []
-    assert corrected(closed, {A: ONE}, LATER) == [(A, LATER, negative(TWO)), (A, BY_BOOK, ONE)]
-    assert corrected(closed, {}, LATER) == [(A, LATER, negative(TWO))]
-
-
-def test_without_a_price_there_is_none_to_correct_to():
-    assert corrected([(A, BY_BOOK, ONE)], {A: ONE}, USD) == []
-    assert corrected([(A, USD, ONE)], {A: ONE}, BY_BOOK) == []
 
 
 def test_what_was_charged_stays_charged_when_the_book_falls_silent():

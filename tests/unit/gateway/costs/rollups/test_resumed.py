@@ -63,20 +63,6 @@ def test_the_customer_pays_for_one_answer(ledger, outcome):
     assert imbalance(ledger) == 0
 
 
-def test_each_part_has_the_gpu_time_that_it_took(ledger):
-    resumed(ledger)
-    roll(ledger, NOVEMBER)
-    found = list(lines(ledger, month_of("2026-10"), ("tenant", "engine"), tenants=["dora"]))
-    on_b = [line for line in found if line.keys == ("dora", "b")]
-    weights = {bucket: [0, 0] for bucket in ("usage", "retry_waste")}
-    for line in on_b:
-        weights[line.bucket][0] += line.weight_input
-        weights[line.bucket][1] += line.weight_output
-        assert line.nano_gpu_hours > 0
-    assert weights == {"usage": [0, 120], "retry_waste": [308, 0]}
-    assert 90 * 10**9 // 3600 - sum(line.nano_gpu_hours for line in on_b) == 1  # two hours, rounded down
-
-
 def test_a_continuation_that_delivered_nothing_is_waste(ledger):
     resumed(ledger, outcome="failover", completion_tokens=0, hour_marks=None, billable=False)
     assert sums(ledger) == {"usage": (1, 300, 0, 40), "retry_waste": (1, 340, 32, 0)}

@@ -3,29 +3,10 @@ import itertools
 import pytest
 
 from gateway.costs.rollups.attribution import Attempt, run
-from gateway.costs.rollups.token_weights import UNCALIBRATED, Omega, Weights, knots, omega, omegas
+from gateway.costs.rollups.token_weights import UNCALIBRATED, Weights, knots, omega, omegas
 
 SECOND = 1_000_000
 CALIBRATED = Weights(7, prefill_ps=1_500, cached_ps=250, decode_ps=90_001, kv_ps=3_333, load_ps=2_000_000)
-
-
-def test_without_calibration_tokens_count_those_of_the_output_twice():
-    assert omega(UNCALIBRATED, 100, 40, 10, SECOND) == Omega(60, 0, 20, 0)
-    assert omega(UNCALIBRATED, 100, None, 10, SECOND, 3) == Omega(100, 0, 20, 0)
-    assert not UNCALIBRATED.calibrated
-
-
-def test_more_cached_than_asked_weighs_as_all():
-    assert omega(UNCALIBRATED, 10, 40, 1, SECOND) == Omega(0, 0, 2, 0)
-    assert omega(CALIBRATED, 10, 40, 0, 0) == Omega(0, 10 * 250 // 1000, 0, 0)
-
-
-def test_calibrated_each_part_by_its_own_weight():
-    """Nanoseconds. Kept: (100 + 20/2) tokens for 3 s."""
-    assert omega(CALIBRATED, 100, 40, 20, 3 * SECOND, 2) == Omega(
-        60 * 1_500 // 1000, 40 * 250 // 1000, 20 * 90_001 // 1000, (110 * 3 * 3_333 + 2 * 2_000_000) // 1000
-    )
-    assert CALIBRATED.calibrated
 
 
 @pytest.mark.parametrize("weights", [UNCALIBRATED, CALIBRATED, Weights(1, 5, 0, 5, 0, 10**9)])
@@ -48,19 +29,6 @@ def along(marks, weights=UNCALIBRATED, cached=None):
     return [(knot.time, *knot.omega) for knot in knots(weights, attempt, 0, 10)]
 
 
-def test_an_attempt_without_marks_grows_evenly():
-    assert along(None) == [(0, 0, 0, 0, 0), (10, 100, 0, 100, 0)]
-
-
-def test_marks_are_knots():
-    assert along("[[7,100,null,30],[4,80,null,0]]") == [
-        (0, 0, 0, 0, 0),
-        (4, 80, 0, 0, 0),
-        (7, 100, 0, 60, 0),
-        (10, 100, 0, 100, 0),
-    ]
-
-
 def test_what_the_cache_held_is_known_in_the_end_only():
     """A mark that does not say takes the final's; the sum is the final's."""
     assert along("[[5,100,null,10]]", cached=60)[1] == (5, 40, 0, 20, 0)
@@ -71,15 +39,6 @@ def test_what_the_cache_held_is_known_in_the_end_only():
         (5, 40, 20, 10, 0),
         (10, 40, 60, 50, 0),
     ]
-
-
-def test_tokens_kept_are_counted_from_mark_to_mark():
-    weights = Weights(1, 0, 0, 0, 10**9, 5_000)
-    hour = 3600 * SECOND
-    attempt = Attempt("a", 0, 2 * hour, 100, None, 50, 2, f"[[{hour},100,null,10]]")
-    [_, middle, end] = knots(weights, attempt, 0, 2 * hour)
-    assert middle.omega.other == (100 + 10 // 2) * 3600 * 10**6 + 10
-    assert end.omega.other - middle.omega.other == (100 + (10 + 50) // 2) * 3600 * 10**6
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,12 @@ bolt pays the cost, corgi has a minimum and no usage. October is closed, and the
 
 from __future__ import annotations
 
+from typing import Any
+
 from gateway.costs.closing.closing import close
 from gateway.costs.periods import month_of
 from gateway.costs.rollups.rollup import roll
+from gateway.costs.statement.page import statement_json
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import UsageRecord
 from gateway.units import HOUR
@@ -63,3 +66,7 @@ def fill_to_the_end(ledger: Ledger) -> None:
     fill(ledger)
     close_october(ledger)
     arrive_late(ledger)
+
+
+def statement(ledger: Ledger, tenant: str = "acme", month: str = "2026-10", **more: Any) -> Any:
+    return statement_json(ledger, tenant, month, issuer="Nordlicht", now=NOW, known=True, **more)

@@ -39,13 +39,6 @@ def test_other_terms_need_a_reason_and_the_earlier_ones_are_kept(ledger):
     assert cards.version("standard", "2026-11") == new
 
 
-def test_a_later_version_begins_with_the_next_month_unless_said(ledger):
-    first, _ = add(ledger, default_start=True)
-    same, new = add(ledger, default_start=True)
-    second, _ = add(ledger, default_start=True, input_micros=1)
-    assert (first.valid_from, same, new, second.valid_from) == ("2026-10", first, False, "2026-11")
-
-
 def test_cards_have_one_currency_with_the_price_book(ledger):
     fill(ledger)
     with pytest.raises(RateCardConflictError, match="prices are in USD"):

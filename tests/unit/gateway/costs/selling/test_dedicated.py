@@ -14,14 +14,14 @@ from gateway.costs.rollups.rollup import roll
 from gateway.costs.selling.card_lines import CardLine
 from gateway.costs.selling.cards import RateCardError, check_lines
 from gateway.costs.selling.dedicated import dedicated_in
-from gateway.costs.statement.page import statement_json, statement_page
+from gateway.costs.statement.page import statement_page
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.schema import engine_spans, period_dedicated, periods
 from gateway.units import HOUR
 from tests.support.ledger_rows import put
 from tests.unit.gateway.costs.export.month import file_rows
 from tests.unit.gateway.costs.selling.cards import sell
-from tests.unit.gateway.costs.selling.sold import NOVEMBER, NOW, OCTOBER, fill
+from tests.unit.gateway.costs.selling.sold import NOVEMBER, NOW, OCTOBER, fill, statement
 
 SECOND = HOUR // 3600
 PRICES = {"input_micros": 1, "cached_micros": 1, "output_micros": 1}
@@ -63,10 +63,6 @@ def fill_and_close(ledger):
 @pytest.fixture
 def ledger(ledger_with):
     return ledger_with(fill_ledger)
-
-
-def statement(ledger, tenant, month="2026-10"):
-    return statement_json(ledger, tenant, month, issuer="Nordlicht", now=NOW, known=True)
 
 
 def charged(ledger, tenant, month="2026-10"):
@@ -140,6 +136,12 @@ def test_verify_finds_changed_hours(ledger_with, change):
     assert {check.name: check.ok for check in verified.checks}["dedicated"] is False
 
 
+@pytest.mark.parametrize("selectors", [{}, {"base_model": "base", "gpu_type": "H100"}, {"adapter": "acme/x"}])
+def test_a_line_with_such_a_price_names_a_gpu_type_only(selectors):
+    with pytest.raises(RateCardError):
+        check_lines([CardLine("x", **PRICES, **selectors, gpu_hour_micros=1)])
+
+
 def test_without_such_engines_terms_are_as_they_were(ledger_with):
     def fill_shared(ledger):
         fill(ledger)
@@ -151,9 +153,3 @@ def test_without_such_engines_terms_are_as_they_were(ledger_with):
         document = json.loads(connection.execute(select(periods.c.document)).scalar_one())
         assert dedicated_in(connection, "2026-10") == {}
     assert "dedicated" not in document["terms"]
-
-
-@pytest.mark.parametrize("selectors", [{}, {"base_model": "base", "gpu_type": "H100"}, {"adapter": "acme/x"}])
-def test_a_line_with_such_a_price_names_a_gpu_type_only(selectors):
-    with pytest.raises(RateCardError):
-        check_lines([CardLine("x", **PRICES, **selectors, gpu_hour_micros=1)])

@@ -3,7 +3,6 @@ to the statement, the file, the margin and the price of a request: recomputed in
 
 from __future__ import annotations
 
-import csv
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
@@ -13,7 +12,6 @@ import pytest
 from sqlalchemy import text
 
 from gateway.costs.closing.closing import close
-from gateway.costs.export.files import Order, export
 from gateway.costs.margins.margin import month_margin
 from gateway.costs.owner import Owner
 from gateway.costs.periods import month_of
@@ -24,10 +22,9 @@ from gateway.costs.rollups.rollup import roll
 from gateway.costs.selling.card_lines import CardLine, Tier, most_specific_first
 from gateway.costs.selling.card_store import list_cards
 from gateway.costs.statement.page import statement_json, statement_page
-from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.records import UsageRecord
-from gateway.units import MICRO, NANO
+from gateway.units import MICRO
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.costs.selling.sold import (
@@ -38,6 +35,7 @@ from tests.unit.gateway.costs.selling.sold import (
     attempt,
     close_october,
     fill_to_the_end,
+    statement,
     up,
 )
 
@@ -96,84 +94,8 @@ def costs(rates: tuple[int, int, int], count: int = 6) -> Fraction:
     )
 
 
-def month(times: int = 1, percent: int = 100) -> Fraction:
-    """Of so many times a month's records."""
-    n = 6 * times
-    small = costs((0, 60_000, 2_400_000), 2 * n)
-    charged = 2 * n * 10_000 - 1_000  # of requests and batches, less the free ones
-    tiered = 50_000 * 600_000 + (40_000 * 500_000) + (charged - 90_000) * 400_000
-    small += Fraction(tiered, MICRO**2)
-    batches = costs((0, 60_000, 2_400_000), n) + Fraction(tiered * n * 10_000, charged * MICRO**2)
-    lines = (
-        costs((900_000, 90_000, 3_600_000), n) - Fraction(123 * n * 1_800_000, MICRO**2)
-        + costs((400_000, 40_000, 1_600_000), n)
-        + costs((100_000, 10_000, 400_000), n) + n * Fraction(2_000, MICRO)
-        + costs((200_000, 20_000, 800_000), n)
-        + costs((300_000, 30_000, 1_200_000), n)
-    )  # fmt: skip  # a line each
-    return (small - batches * 60 / 100 + lines) * percent / 100
-
-
-def statement(ledger: Ledger, name: str) -> dict:
-    return statement_json(ledger, "acme", name, issuer="Nordlicht", now=NOW, known=True)
-
-
-def near(amount: str | Fraction, expected: Fraction) -> bool:
-    """Batches' share of a tier may have no finite decimal: it is rounded to the last unit of an amount."""
-    return abs(Fraction(amount) - expected) < Fraction(10, NANO * MICRO)
-
-
-def test_a_closed_month_and_what_came_late(ledger):
-    october, november = (statement(ledger, name)["charges"] for name in ("2026-10", "2026-11"))
-    assert near(october["exact"], month(percent=90))
-    late = month(times=2, percent=90) - month(percent=90)
-    assert near(november["exact"], month() + late), "by October's card, with October's discount"
-    for charges in (october, november):
-        assert sum(line["amount_cents"] for line in charges["lines"]) == charges["amount_cents"]
-    skus = {line["sku"]: line for line in october["lines"]}
-    assert {"tokens/input/large", "tokens/reasoning/large", "requests/vip", "tokens/input/large-batch"} < set(
-        skus
-    )
-    assert skus["tokens/input/large"]["price"] == "standard/2026-10/large/input"
-    assert (skus["requests/vip"]["requests"], skus["requests/vip"]["per_request"]) == (6, "0.002")
-    assert [tier["above"] for tier in skus["tokens/input"]["tiers"]] == [50_000, 90_000]
-    assert skus["discount"]["percent"] == 10
-    assert all(check.ok for check in verify(ledger, "2026-10")[0].checks)
-
-
-def test_nothing_jumps_when_the_month_is_closed(ledger):
-    before = statement(ledger, "2026-11")
-    close(ledger, "2026-11", now=NOW, by="test")
-    after = statement(ledger, "2026-11")
-    for name in ("amount_cents", "charges", "usage", "corrections"):
-        assert before[name] == after[name], name
-    with ledger.write() as connection:
-        connection.execute(text("UPDATE rate_cards SET more = ''"))
-    assert statement(ledger, "2026-11")["charges"] == after["charges"]
-    assert all(check.ok for check in verify(ledger, "2026-11")[0].checks)
-
-
-@pytest.mark.parametrize("name", ["2026-10", "2026-11"])
-def test_the_customer_s_file_sums_to_the_statement(ledger, tmp_path, name):
-    path = tmp_path / "focus.csv"
-    path.touch()
-    order = Order(name, "focus-1.2", "chargeback", "Nordlicht", tenants=("acme",), customer="acme")
-    export(ledger, order, path)
-    rows = list(csv.DictReader(path.read_text().splitlines()))
-    total = sum((Fraction(row["BilledCost"]) for row in rows), Fraction(0))
-    assert total == Fraction(statement(ledger, name)["charges"]["exact"])
-    for row in rows:
-        if row["PricingQuantity"] and row["ContractedUnitPrice"]:
-            priced = Fraction(row["PricingQuantity"]) * Fraction(row["ContractedUnitPrice"])
-            assert priced == Fraction(row["ContractedCost"]), row
-    assert {"tokens/input", "tokens/output/large", "tokens/input/l40s", "requests/vip"} < {
-        r["SkuId"] for r in rows
-    }
-    assert sum(int(row["x_Requests"]) for row in rows) == 42 * (1 if name == "2026-10" else 2)
-
-
 def test_page_table_and_margin_show_the_same(ledger):
-    made = statement(ledger, "2026-10")
+    made = statement(ledger)
     page = statement_page(ledger, "acme", "2026-10", issuer="Nordlicht", now=NOW, known=True)
     for shown in ("Reasoning tokens, large", "Requests, vip", "0.002 per request", "Discount of 10 % until 2026-10",
                   "above 50,000: 0.50", "Free allowance and tiers"):  # fmt: skip

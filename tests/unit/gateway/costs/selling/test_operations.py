@@ -75,11 +75,6 @@ def test_what_cannot_be_is_refused(lines, why):
         made(*lines)
 
 
-def test_the_discount_s_end_is_a_month():
-    with pytest.raises(FlorinError, match="discount_until: 'soon' is not a month"):
-        made(discount_percent=5, discount_until="soon")
-
-
 def test_a_slip_in_a_line_needs_a_confirmation():
     before = made({"name": "large", "base_model": "large"}, valid_from="2026-10")
     after = made({"name": "large", "base_model": "large", "output_per_million": "20"}, valid_from="2026-11")

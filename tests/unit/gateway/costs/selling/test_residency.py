@@ -7,34 +7,24 @@ from fractions import Fraction
 import pytest
 from sqlalchemy import delete, select, update
 
-from gateway.costs.closing.charging import charges_of
 from gateway.costs.closing.closing import close
-from gateway.costs.closing.preview import settlement_now
 from gateway.costs.margins.margin import month_margin
-from gateway.costs.rollups.attribution import union, within
 from gateway.costs.rollups.rollup import roll
-from gateway.costs.selling.card_lines import Tokens
-from gateway.costs.selling.charges import MonthCorrection, TenantMonth
 from gateway.costs.selling.residency import of_tenants, residency_of
-from gateway.costs.statement.page import statement_json, statement_page
+from gateway.costs.statement.page import statement_page
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_residency, periods, residency_spans
-from gateway.units import HOUR, amount_text
+from gateway.units import HOUR
 from tests.support.ledger_rows import put, residency_span
-from tests.unit.gateway.costs.export.month import file_rows
-from tests.unit.gateway.costs.selling.cards import card, charge, sell
-from tests.unit.gateway.costs.selling.sold import END, NOVEMBER, NOW, OCTOBER, arrive_late, fill
+from tests.unit.gateway.costs.selling.cards import sell
+from tests.unit.gateway.costs.selling.sold import END, NOVEMBER, NOW, OCTOBER, arrive_late, fill, statement
 
 MINUTE = HOUR // 60
 
 
 def stay(ledger: Ledger, version: str, start: int, end: int, engine: str = "e1") -> None:
     put(ledger, residency_spans, residency_span(version, start, end, engine=engine))
-
-
-def statement(ledger, tenant, of="2026-10"):
-    return statement_json(ledger, tenant, of, issuer="Nordlicht", now=NOW, known=True)
 
 
 def lines(ledger, tenant, of="2026-10"):
@@ -67,25 +57,6 @@ def ledger(ledger_with):
     return ledger_with(fill_ledger)
 
 
-@pytest.mark.parametrize(
-    ("stays", "whole"),
-    [
-        ([], 0),
-        ([(0, 50)], 0),
-        ([(50, 150)], 50),
-        ([(150, 500)], 50),
-        ([(0, 1000)], 100),
-        ([(110, 120), (110, 120)], 10),  # two engines
-        ([(110, 150), (120, 130)], 40),
-        ([(130, 160), (110, 140)], 50),
-        ([(110, 120), (130, 140)], 20),
-        ([(110, 110)], 0),  # seen once
-    ],
-)
-def test_time_counts_once_within_the_month(stays, whole):
-    assert within(union(stays), 100, 200) == whole
-
-
 def test_hours_are_those_with_a_version_somewhere(ledger):
     with ledger.read() as connection:
         october, november = (residency_of(connection, of) for of in ("2026-10", "2026-11"))
@@ -100,21 +71,6 @@ def test_hours_are_those_with_a_version_somewhere(ledger):
     assert of_tenants(november) == {"acme": {"acme/chat": 3_000}}
 
 
-def test_a_charge_is_hours_times_price_exactly():
-    made = charge(card(residency_micros=12_345), Tokens(10**6), {"acme/a": 744_000, "acme/b": 1})
-    assert Fraction(made.amount, 10**15) == Fraction("0.60") + Fraction("744.001") * Fraction("0.012345")
-    [line] = [line.document() for line in charges_of(TenantMonth(made)).lines if line.kind == "residency"]
-    assert (line["hours"], line["per_hour"]) == ("744.001", "0.012345")
-    assert line["adapters"][1] == {"adapter": "acme/b", "hours": "0.001"}
-
-
-def test_the_minimum_counts_residency_also_in_corrections():
-    terms = card(minimum_micros=5_000_000, residency_micros=1_000_000)
-    before, after = (charge(terms, Tokens(n), {"acme/a": 4_000}) for n in (0, 5_000_000))
-    assert (before.top_up, after.top_up) == (10**15, 0)
-    assert MonthCorrection(before, after).amount == 2 * 10**15  # 3.00 of tokens, of which 1.00 was paid
-
-
 def test_the_statement_shows_hours_price_and_amount(ledger):
     made = statement(ledger, "acme")
     line = next(one for one in made["charges"]["lines"] if one["kind"] == "residency")
@@ -126,16 +82,6 @@ def test_the_statement_shows_hours_price_and_amount(ledger):
     page = statement_page(ledger, "acme", "2026-10", issuer="Nordlicht", now=NOW, known=True)
     for said in ("Residency of 2 adapters", f"{line['hours']} h", "0.0125 per hour", "sampled once a minute"):
         assert said in page, said
-
-
-def test_a_resident_adapter_is_charged_without_any_usage(ledger):
-    assert statement(ledger, "delta")["amount_cents"] == 50
-    assert lines(ledger, "delta")["residency"]["hours"] == "0.50"
-
-
-def test_without_a_price_for_it_residency_costs_nothing(ledger):
-    assert "residency" not in lines(ledger, "corgi")
-    assert statement(ledger, "bolt")["charges"] is None
 
 
 def test_nothing_jumps_at_the_close_and_the_hours_are_sealed(ledger):
@@ -174,60 +120,6 @@ def test_verify_finds_changed_hours(ledger_with, change):
     assert residency_holds(ledger) is False
 
 
-def test_a_month_closed_by_force_may_lack_the_end_of_a_stay_and_no_more(ledger):
-    stay(ledger, "acme/last@v1", NOVEMBER - HOUR, NOVEMBER - MINUTE, engine="e3")
-    close(ledger, "2026-10", now=NOVEMBER, by="test", force=True)
-    for later, ok in ((MINUTE, True), (10 * HOUR, True)):  # of which only the first minute is October's
-        with ledger.write() as connection:
-            last = residency_spans.c.version == "acme/last@v1"
-            connection.execute(update(residency_spans).where(last).values(seen=NOVEMBER - MINUTE + later))
-        assert residency_holds(ledger) is ok
-    stay(ledger, "acme/forged@v1", NOVEMBER - HOUR, NOVEMBER, engine="e4")
-    assert residency_holds(ledger) is False
-
-
-def test_a_month_that_was_closed_before_there_was_such_a_price_is_verified_as_before(ledger):
-    close(ledger, "2026-10", now=NOW, by="test")
-    with ledger.write() as connection:
-        document = json.loads(connection.execute(select(periods.c.document)).scalar_one())
-        del document["terms"]["residency"]
-        connection.execute(update(periods).values(document=json.dumps(document)))
-    assert residency_holds(ledger) is None
-
-
-def test_a_late_record_is_corrected_with_its_month_s_residency(ledger):
-    sell(ledger, "acme", name="floor", minimum_micros=100_000_000, residency_micros=10_000)
-    close(ledger, "2026-10", now=NOW, by="test")
-    october = Fraction(statement(ledger, "acme")["charges"]["exact"])
-    arrive_late(ledger)
-    late = Fraction(lines(ledger, "acme", "2026-11")["correction"]["exact"])
-    assert october == 100
-    assert late == 0  # still below the minimum, of which residency is a part
-    with ledger.read() as connection:
-        settled = settlement_now(connection, "2026-11").settlement
-    assert amount_text(settled.statements["acme"].price) == "100.00"
-
-
-@pytest.mark.parametrize("granularity", ["hourly", "daily"])
-def test_the_customer_s_file_sums_to_the_statement(ledger, granularity):
-    for tenant in ("acme", "corgi", "delta"):
-        mine = {"tenants": (tenant,), "customer": tenant, "granularity": granularity}
-        rows = file_rows(ledger, "focus-1.2", "chargeback", **mine)
-        whole = Decimal(statement(ledger, tenant)["charges"]["exact"])
-        for cost in ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost"):
-            assert sum(Decimal(row[cost]) for row in rows) == whole
-        for row in rows:
-            for price in ("ListUnitPrice", "ContractedUnitPrice"):
-                assert (not row[price]) == (row["ChargeCategory"] != "Usage")
-                if row[price]:
-                    assert Decimal(row[price]) * Decimal(row["PricingQuantity"]) == Decimal(row["ListCost"])
-                    assert Decimal(row[price]) >= 0
-        kinds = {row["ChargeCategory"] for row in rows if Decimal(row["BilledCost"]) < 0}
-        assert kinds <= {"Credit"}
-        if granularity == "daily":
-            assert all(row["ChargePeriodStart"].endswith("T00:00:00Z") for row in rows)
-
-
 @pytest.mark.parametrize("closed", [False, True])
 def test_margins_by_adapter_sum_to_the_tenants(ledger, closed):
     sell(ledger, "corgi", name="small-2", minimum_micros=25_000_000, residency_micros=1)
@@ -249,3 +141,12 @@ def test_margins_by_adapter_sum_to_the_tenants(ledger, closed):
         assert Fraction(by["acme", None]["price"]) == -Fraction("0.60") * 10_000 / 10**6  # the allowance
         assert Fraction(by["corgi", None]["price"]) == 25  # the minimum
         assert Fraction(by["bolt", "bolt/chat"]["margin"]) == 0
+
+
+def test_a_month_that_was_closed_before_there_was_such_a_price_is_verified_as_before(ledger):
+    close(ledger, "2026-10", now=NOW, by="test")
+    with ledger.write() as connection:
+        document = json.loads(connection.execute(select(periods.c.document)).scalar_one())
+        del document["terms"]["residency"]
+        connection.execute(update(periods).values(document=json.dumps(document)))
+    assert residency_holds(ledger) is None

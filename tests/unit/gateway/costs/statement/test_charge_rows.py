@@ -3,11 +3,9 @@
 import csv
 from dataclasses import replace
 from decimal import Decimal
-from itertools import groupby
 
 import pytest
 
-from gateway.costs.closing.preview import settlement_now
 from gateway.costs.events.event_pages import NotClosedError, charge_events
 from gateway.costs.export.files import Order
 from gateway.costs.rollups.rollup import roll
@@ -15,7 +13,7 @@ from gateway.costs.selling.invoices import Invoice
 from gateway.costs.statement.charge_rows import export_charges
 from gateway.costs.statement.issuing import issue
 from gateway.costs.statement.page import statement_csv
-from tests.unit.gateway.costs.selling.sold import NOW, arrive_late, close_october, fill
+from tests.unit.gateway.costs.selling.sold import NOW, close_october, fill
 
 ORDER = Order("2026-10", "csv", "charges", "Nordlicht GmbH")
 INVOICE = Invoice("2026-10", "acme", "2026-0117", "VAT", 19_000_000, "", NOW)
@@ -35,37 +33,6 @@ def charges(ledger, tmp_path, order=ORDER):
     rows = list(csv.DictReader(path.read_text().splitlines()))
     assert len(rows) == count
     return rows
-
-
-def amounts(rows):
-    by_tenant = groupby(rows, key=lambda row: row["tenant"])
-    return {tenant: sum(Decimal(row["amount"]) for row in own) for tenant, own in by_tenant}
-
-
-def test_the_rows_of_each_customer_sum_to_its_statement(sold, tmp_path):
-    close_october(sold)
-    arrive_late(sold)
-    for month in ("2026-10", "2026-11"):
-        with sold.read() as connection:
-            statements = settlement_now(connection, month).settlement.statements
-        rows = charges(sold, tmp_path, replace(ORDER, month=month))
-        assert amounts(rows) == {
-            tenant: Decimal(statement.price_cents) / 100 for tenant, statement in sorted(statements.items())
-        }
-    assert {row["basis"] for row in rows if row["tenant"] == "bolt"} == {"cost"}
-    assert [row["corrects"] for row in rows if row["line"] == "correction" and row["tenant"] == "acme"] == [
-        "2026-10"
-    ]
-
-
-def test_quantity_times_unit_price_is_the_amount(sold, tmp_path):
-    priced = [row for row in charges(sold, tmp_path) if row["quantity"]]
-    assert {row["unit"] for row in priced} == {"1000000 tokens"}
-    for row in priced:
-        exact = Decimal(row["quantity"]) * Decimal(row["unit_price"])
-        assert abs(exact - Decimal(row["amount"])) < Decimal("0.01")
-        assert row["sku"]
-        assert row["price"]
 
 
 def test_the_tax_on_an_invoice_is_a_row_of_the_file_and_of_the_statement(sold, tmp_path):

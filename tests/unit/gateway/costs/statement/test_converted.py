@@ -7,10 +7,10 @@ import pytest
 from gateway.costs.closing.closing import close
 from gateway.costs.periods import month_of
 from gateway.costs.prices.exchange_rates import ExchangeRateError
-from gateway.costs.statement.page import statement_json, statement_page
+from gateway.costs.statement.page import statement_page
 from tests.support.ledger_rows import exchange_rate
 from tests.unit.gateway.costs.selling.cards import sell
-from tests.unit.gateway.costs.selling.sold import NOW, arrive_late, fill
+from tests.unit.gateway.costs.selling.sold import NOW, arrive_late, fill, statement
 
 RATE = Fraction("0.913456789")
 
@@ -28,10 +28,6 @@ def fill_ledger(ledger):
 @pytest.fixture
 def ledger(ledger_with):
     return ledger_with(fill_ledger)
-
-
-def statement(ledger, tenant, of="2026-10", **asked):
-    return statement_json(ledger, tenant, of, issuer="Nordlicht", now=NOW, known=True, **asked)
 
 
 @pytest.mark.parametrize("of", ["2026-10", "2026-11"])

@@ -12,10 +12,9 @@ from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.periods import month_of
 from gateway.costs.rollups.parts import DIMENSIONS
 from gateway.costs.rollups.rollup import roll
-from gateway.costs.statement.division import DIMENSION_NAMES
 from gateway.costs.statement.page import statement_csv, statement_json, statement_page
 from gateway.units import HOUR
-from tests.support.ledger_rows import exchange_rate, price
+from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, span
 from tests.unit.gateway.costs.rollups.test_parts import labelled
 from tests.unit.gateway.costs.selling.cards import sell
@@ -89,13 +88,6 @@ def test_with_a_rate_card_too(ledger, by):
     assert len({row["amount_cents"] for row in document["division"]["rows"]}) > 1
 
 
-def test_in_another_currency(ledger):
-    exchange_rate(ledger, "0.917", OCTOBER)
-    converted = read(ledger, "tag", currency="EUR")
-    assert_adds_up(converted)
-    assert converted["amount_cents"] < read(ledger, "tag")["amount_cents"]
-
-
 @pytest.mark.parametrize("priced", [False, True])
 @pytest.mark.parametrize("by", [None, "tag"])
 @pytest.mark.parametrize("of", ["2026-10", "2026-11"])
@@ -127,13 +119,3 @@ def test_names_that_a_spreadsheet_would_run_are_text(ledger):
     roll(ledger, NOW)
     assert b"'=HYPERLINK(1)" in read(ledger, "tag", make=statement_csv)
     assert "=HYPERLINK(1)" in {row["name"] for row in read(ledger, "tag")["division"]["rows"]}
-
-
-def test_who_used_nothing_has_no_parts(ledger):
-    for make in (statement_json, statement_page, statement_csv):
-        assert make(ledger, "nobody", "2026-11", issuer="x", now=NOW, known=True, by="tag") is not None
-        assert make(ledger, "nobody", "2026-11", issuer="x", now=NOW, known=False, by="tag") is None
-
-
-def test_every_dimension_has_a_name():
-    assert tuple(DIMENSION_NAMES) == DIMENSIONS

@@ -11,7 +11,7 @@ from gateway.costs.closing.closing import close
 from gateway.costs.periods import month_of
 from gateway.costs.selling.cards import RateCardConflictError
 from gateway.costs.selling.invoices import Invoice, list_invoices
-from gateway.costs.statement.issuing import UnknownNumberError, issue, show
+from gateway.costs.statement.issuing import issue, show
 from gateway.units import DAY
 from tests.support.ledger_rows import exchange_rate
 from tests.unit.gateway.costs.selling.sold import NOW, arrive_late, fill
@@ -91,13 +91,6 @@ def test_a_corrected_invoice_replaces_it_under_its_own_number_at_the_newest_rate
     assert (divided["amount_cents"], divided["invoice"]["number"]) == (after.amount_cents, "2026-0118")
 
 
-def test_in_another_currency_a_statement_has_no_invoice(ledger):
-    own = shown(ledger)
-    issued(ledger, EUROS)
-    assert shown(ledger, currency="USD") == own
-    assert shown(ledger)["currency"] == "EUR"
-
-
 def test_a_credit_note_takes_an_amount_off_with_the_invoice_s_tax(ledger):
     invoice = issued(ledger, INVOICE)
     note = replace(
@@ -151,14 +144,6 @@ def test_nothing_else_changes_it(ledger, new, why):
     with pytest.raises(RateCardConflictError, match=why):
         issued(ledger, new)
     assert [invoice.number for invoice in list_invoices(ledger, None, None)] == ["2026-0117"]
-
-
-def test_a_number_that_was_not_issued_is_unknown(ledger):
-    with pytest.raises(UnknownNumberError):
-        shown(ledger, number="2026-0117")
-    issued(ledger, INVOICE)
-    with pytest.raises(UnknownNumberError):
-        shown(ledger, tenant="bolt", number="2026-0117")
 
 
 def test_an_invoice_of_an_earlier_version_is_shown_as_before(ledger):

@@ -9,7 +9,6 @@ from html.parser import HTMLParser
 import pytest
 
 from gateway.costs.closing.closing import close
-from gateway.costs.export.files import MissingPriceError
 from gateway.costs.periods import month_of
 from gateway.costs.statement import plots
 from gateway.costs.statement.items import Item
@@ -17,7 +16,6 @@ from gateway.costs.statement.page import fitting, render, statement_page
 from gateway.costs.statement.statement_figures import read_statement
 from gateway.units import DAY
 from tests.unit.gateway.costs.export.month import MONTH, fill
-from tests.unit.gateway.costs.rolled import row, write
 
 NOW = month_of(MONTH).end + DAY
 VOID = {"meta", "br", "line", "rect"}
@@ -117,24 +115,10 @@ def test_an_open_month_is_preliminary(filled):
     assert "Nordlicht & Söhne" in found.text
 
 
-def test_corrections_have_a_section_of_their_own(filled):
-    table = page(filled).tables["Corrections of earlier months"]
-    assert [line[0] for line in table] == ["Adapter and version", "support@v3"]
-
-
 def test_other_tenants_are_nowhere(filled):
     found = page(filled, "corgi")
     assert "acme" not in found.text
     assert "bolt" not in found.text
-
-
-def test_who_used_nothing_gets_an_empty_one_if_known_and_none_otherwise(filled):
-    assert "No usage." in page(filled, "nobody", known=True).text
-    assert statement_page(filled, "nobody", MONTH, issuer="x", now=NOW, known=False) is None
-    close(filled, MONTH, now=NOW, by="test")
-    found = page(filled, "nobody", known=True)
-    assert "No usage." in found.text
-    assert "closed and has no usage of yours" in found.text
 
 
 def test_it_needs_nothing_from_elsewhere_and_runs_nothing(filled):
@@ -171,22 +155,6 @@ def test_whatever_names_say_is_text(filled):
     assert evil in Page(text).text
 
 
-def test_headers_and_plots_can_be_heard(filled):
-    found = page(filled)
-    assert ("lang", "en") in found.attributes
-    assert found.attributes.count(("scope", "col")) >= 8
-    assert ("scope", "row") in found.attributes
-    labels = [value for name, value in found.attributes if name == "aria-label"]
-    assert any(label.startswith("Tokens per day, by adapter.") for label in labels)
-    assert found.tags.count("title") == 1 + found.tags.count("svg")
-
-
-def test_without_a_price_it_is_refused_with_its_name(ledger):
-    write(ledger, {**row(), "posted": MONTH})
-    with pytest.raises(MissingPriceError, match="H100"):
-        statement_page(ledger, "acme", MONTH, issuer="x", now=NOW, known=True)
-
-
 def item(name: str, cents: int) -> Item:
     return Item(name, "H100", 1, 2, 3, 4, cents)
 
@@ -202,18 +170,7 @@ def test_more_lines_than_fit_become_one_that_sums_them():
     assert fitting(items[:11], 11) == items[:11]
 
 
-def test_long_names_take_two_lines():
-    shown = fitting([item(f"{n}" * 40, n) for n in range(1, 9)], 11)
-    assert len(shown) == 6
-    assert shown[-1].name == "3 more"
-
-
 class TestPlots:
-    def test_the_five_largest_and_the_rest(self):
-        found = plots.top({f"a{n}": (n, 1) for n in range(8)})
-        assert [one.name for one in found] == ["a7", "a6", "a5", "a4", "a3", "others"]
-        assert found[-1].values == (3, 3)
-
     def test_columns_stand_on_each_other_and_reach_the_day_s_sum(self):
         series = plots.top({"a": (30, 0), "b": (20, 10)})
         svg = str(plots.days(series, "t"))
@@ -225,7 +182,3 @@ class TestPlots:
         (_, y1, h1), (_, y2, h2) = first
         assert y2 + h2 == pytest.approx(y1, abs=0.02)
         assert h1 / h2 == pytest.approx(1.5, abs=0.01)
-
-    def test_nothing_is_drawn_of_nothing(self):
-        assert plots.days([], "t") == plots.bars([], "t") == ""
-        assert plots.days(plots.top({"a": (0, 0)}), "t") == ""

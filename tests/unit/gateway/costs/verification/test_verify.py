@@ -10,7 +10,7 @@ from sqlalchemy import delete, exists, insert, select, text, update
 
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.merkle import canonical, digest, header_hash
-from gateway.costs.verification.verify import NotClosedError, verify
+from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.schema import (
     ledger_state,
@@ -84,11 +84,6 @@ def test_a_quick_verification_reads_no_records(copied, monkeypatch):
     ]  # fmt: skip  # one name a line says no more
 
 
-def test_a_month_that_is_not_closed(copied):
-    with pytest.raises(NotClosedError, match="2026-12 is not closed"):
-        verify(copied, "2026-12")
-
-
 @pytest.mark.parametrize("name", ["prompt_tokens", "completion_tokens"])
 def test_one_token_of_one_record(copied, name):
     row = first(copied, usage, usage.c.ended < NOVEMBER, usage.c.completion_tokens > 0)
@@ -159,34 +154,6 @@ def test_gpu_time_moved_from_one_tenant_to_another(copied):
     assert {name for _, name in failed(copied)} == {"roll-ups", "statements", "attribution"}
 
 
-def test_a_rate_that_was_frozen(copied):
-    idle = rollups.c.posted == "2026-11", rollups.c.bucket == "idle", rollups.c.gpu_type == "L40"
-    row = first(copied, rollups, *idle)
-    change(copied, update(rollups).where(rollups.c.id == row.id).values(rate_micros=1))
-    found = failed(copied)
-    assert {name for _, name in found} >= {"roll-ups", "rates", "statements"}
-    assert found["2026-11", "rates"].endswith("rate 0.000001, price book 0.70")
-
-
-def test_a_price(copied):
-    row = first(copied, prices, prices.c.gpu_type == "L40")
-    change(copied, update(prices).where(prices.c.id == row.id).values(rate_micros=700_001))
-    found = failed(copied)
-    assert {name for _, name in found} == {"prices"}
-    assert found["2026-10", "prices"] == "L40 on_demand from 1970-01-01T00:00:00Z was 0.70, now 0.700001"
-    change(copied, delete(prices).where(prices.c.id == row.id))
-    assert "now missing" in failed(copied)["2026-11", "prices"]
-
-
-def test_a_price_in_the_sealed_snapshot(copied):
-    row = first(copied, periods, periods.c.month == "2026-10")
-    document = json.loads(row.document)
-    document["terms"]["prices"][0]["rate_micros"] += 1
-    forged = canonical(document).decode()
-    change(copied, update(periods).where(periods.c.month == "2026-10").values(document=forged))
-    assert {name for _, name in failed(copied)} >= {"seal", "prices", "rates"}
-
-
 @pytest.mark.parametrize(
     "values",
     [
@@ -232,16 +199,11 @@ def test_a_statement(copied, name):
     assert "bolt" in found["2026-10", "records" if name == "completion_tokens" else "statements"]
 
 
-def test_a_statement_s_row(copied):
-    change(copied, update(period_tenants).where(*BOLT).values(records=1))
-    assert failed(copied) == {("2026-10", "statements"): "bolt: the row differs from the statement"}
-
-
-def test_a_statement_that_is_gone(copied):
-    change(copied, delete(period_tenants).where(*BOLT))
-    found = failed(copied)
-    assert {name for _, name in found} >= {"seal", "statements", "records"}
-    assert "bolt has no statement" in found["2026-10", "statements"]
+def test_an_hour_that_waits_to_be_corrected_is_said(copied):
+    with copied.write() as connection:
+        connection.execute(text(f"INSERT INTO dirty_hours VALUES ({OCTOBER}, 'a', 'H100', 2, 1)"))
+    [check] = [c for v in verify(copied) for c in v.checks if c.ok is None]
+    assert (check.name, check.detail[:37]) == ("attribution", "Not checked: 1 engine-hours await cor")
 
 
 def test_whether_raw_records_were_pruned_is_said(copied):
@@ -254,10 +216,3 @@ def test_whether_raw_records_were_pruned_is_said(copied):
     assert "before 2026-11-01T00:00:00Z were pruned" in october.checks[-1].detail
     assert october.ok
     assert all(check.ok for check in november.checks)
-
-
-def test_an_hour_that_waits_to_be_corrected_is_said(copied):
-    with copied.write() as connection:
-        connection.execute(text(f"INSERT INTO dirty_hours VALUES ({OCTOBER}, 'a', 'H100', 2, 1)"))
-    [check] = [c for v in verify(copied) for c in v.checks if c.ok is None]
-    assert (check.name, check.detail[:37]) == ("attribution", "Not checked: 1 engine-hours await cor")

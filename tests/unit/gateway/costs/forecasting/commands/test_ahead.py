@@ -1,10 +1,8 @@
 """florin cost forecast, budget, anomalies, alerts: what they ask, print, and how they end."""
 
-from __future__ import annotations
-
-import json
-
 import pytest
+
+from tests.support.command_cases import Case, check
 
 FORECAST, BUDGETS = "/finance/v1/forecast", "/finance/v1/budgets"
 ROW = {
@@ -40,134 +38,80 @@ ANOMALIES = {
     "currency": "USD", "as_of": "x", "factor": "3.00", "idle_percent": "95.00", "complete": True,
     "data": [SPIKE, IDLER],
 }  # fmt: skip
-
-
-def test_a_forecast_has_a_line_for_each_tenant_and_the_whole(fake):
-    fake.answer("GET", f"{FORECAST}?month=2026-10&confidence=95&as_of=2026-10-16", BODY)
-    done = fake.florin(
-        "cost", "forecast", "--month", "2026-10", "--confidence", "95", "--as-of", "2026-10-16"
-    )
-    assert done.exit_code == 0, done.stderr
-    lines = done.stdout.splitlines()
-    assert lines[1].split() == [
-        "acme",
-        "379.53",
-        "781.86",
-        "776.56",
-        "787.17",
-        "750.00",
-        "forecast",
-        "over",
-        "charge",
-    ]
-    assert lines[-1].split("  ")[0] == "provisioned GPU cost at list price"
-    assert "15 of 31 days are complete" in done.stderr
-    assert "exclude unused time" in done.stderr
-
-
-def test_a_tenant_s_forecast_has_no_whole_and_may_know_too_little(fake):
-    row = {
-        **ROW,
-        "expected": None,
-        "low": None,
-        "high": None,
-        "method": "none",
-        "budget": None,
-        "status": None,
+UNKNOWN = {**dict.fromkeys(("expected", "low", "high", "budget", "status")), "method": "none"}
+OWN = {
+    **{name: value for name, value in BODY.items() if name != "installation"},
+    "rows": [{**ROW, **UNKNOWN}],
+    "complete": False,
+}
+GONE = {"tenant": "acme", "from": "2026-11", "amount": None}
+LISTED = {
+    "month": "2026-10", "currency": "USD", "as_of": "x", "missing_prices": [], "complete": True,
+    "data": [{**BUDGET, **ROW}, {**BUDGET, **WHOLE, "tenant": None, "status": "within"}],
+}  # fmt: skip
+USED = {
+    **{name: ROW[name] for name in ("so_far", "expected", "budget")},
+    "month": "2026-10",
+    "currency": "USD",
+}
+ALERTS = [
+    {
+        "id": "x",
+        "raised_at": "2026-10-11T06:00:00Z",
+        "delivered_at": None,
+        "tenant": "acme",
+        "type": kind,
+        "data": data,
     }
-    body = {**BODY, "rows": [row], "complete": False}
-    del body["installation"]
-    fake.answer("GET", f"{FORECAST}?confidence=80", body)
-    done = fake.florin("cost", "forecast")
-    assert done.stdout.splitlines()[1].split() == ["acme", "379.53", *"----", "charge"]
-    assert "two complete days" in done.stderr
-    assert "still arriving" in done.stderr
-    assert json.loads(fake.florin("cost", "forecast", "--json").stdout) == body
+    for kind, data in (("cost.budget_forecast", USED), ("cost.anomaly", {**SPIKE, "currency": "USD"}))
+]
+CASES = (
+    Case(
+        "cost forecast --month 2026-10 --confidence 95 --as-of 2026-10-16",
+        {f"GET {FORECAST}?month=2026-10&confidence=95&as_of=2026-10-16": BODY},
+        ("acme 379.53 781.86 776.56 787.17 750.00 forecast over charge provisioned GPU cost at list price",),
+        ("15 of 31 days are complete", "exclude unused time"),
+    ),
+    Case(
+        "cost forecast", {f"GET {FORECAST}?confidence=80": OWN}, ("acme 379.53 - - - - charge",),
+        ("two complete days", "still arriving"), document=OWN,
+    ),
+    Case(
+        "cost budget set 750 --tenant acme", {f"PUT {BUDGETS}": {**BUDGET, "changed": True}},
+        ("acme may cost 750.00 USD a month from 2026-10 on; warning at 80 %.",),
+        sends={"tenant": "acme", "amount": "750", "from": None, "warn_percent": 80},
+    ),
+    *(
+        Case(
+            "cost budget remove --tenant acme", {f"PUT {BUDGETS}": {**GONE, "changed": changed}}, says, notes,
+            sends={"tenant": "acme", "amount": None, "from": None},
+        )
+        for changed, says, notes in (
+            (True, ("acme has no budget from 2026-11 on.",), ()), (False, (), ("There was no such budget.",)),
+        )
+    ),
+    Case(
+        "cost budget list --month 2026-10", {f"GET {BUDGETS}?month=2026-10": LISTED},
+        ("acme 750.00 379.53 50.6 % 781.86 forecast over 2026-10 charge The installation",),
+    ),
+    Case("cost budget list", {f"GET {BUDGETS}": {**LISTED, "data": []}}, notes=("florin cost budget set",)),
+    Case(
+        "cost anomalies --factor 2", {"GET /finance/v1/anomalies?factor=2&idle_percent=95": ANOMALIES},
+        ("adapter acme/support 2026-10-09 2026-10-10 48.00 12.00 4.0 times, by rate card engine gpu-b", "95.8% idle"),
+    ),
+    Case(
+        "cost anomalies", {"GET /finance/v1/anomalies?factor=3&idle_percent=95": {**ANOMALIES, "data": []}},
+        notes=("Nothing costs 3 times its habit",),
+    ),
+    Case(
+        "cost alerts", {"GET /finance/v1/alerts?limit=20": {"data": ALERTS}},
+        ("2026-10: 379.53 of 750.00 USD used, 781.86 expected", "adapter acme/support: 48.00 USD on 2026-10-10, 4.0 times"),
+    ),
+    Case("cost alerts", {"GET /finance/v1/alerts?limit=20": {"data": []}}, notes=("No alert",)),
+)  # fmt: skip  # a case each
 
 
-@pytest.mark.parametrize(("tenant", "whose"), [("acme", "acme"), (None, "The installation")])
-def test_a_budget_is_set(fake, tenant, whose):
-    fake.answer("PUT", BUDGETS, {**BUDGET, "tenant": tenant, "changed": True})
-    done = fake.florin("cost", "budget", "set", "750", *(["--tenant", tenant] if tenant else []))
-    assert done.stdout == f"{whose} may cost 750.00 USD a month from 2026-10 on; warning at 80 %.\n"
-    [(_, _, asked)] = fake.asked
-    assert asked == {"tenant": tenant, "amount": "750", "from": None, "warn_percent": 80}
-
-
-def test_a_budget_is_removed(fake):
-    gone = {"tenant": "acme", "from": "2026-11", "amount": None}
-    fake.answer("PUT", BUDGETS, {**gone, "changed": True})
-    assert fake.florin("cost", "budget", "remove", "--tenant", "acme").stdout == (
-        "acme has no budget from 2026-11 on.\n"
-    )
-    fake.answer("PUT", BUDGETS, {**gone, "changed": False})
-    assert "no such budget" in fake.florin("cost", "budget", "remove", "--tenant", "acme").stderr
-
-
-def test_budgets_are_listed_with_how_the_month_stands(fake):
-    body = {
-        "month": "2026-10", "currency": "USD", "as_of": "x", "missing_prices": [], "complete": True,
-        "data": [{**BUDGET, **ROW}, {**BUDGET, **WHOLE, "tenant": None, "status": "within"}],
-    }  # fmt: skip
-    fake.answer("GET", f"{BUDGETS}?month=2026-10", body)
-    done = fake.florin("cost", "budget", "list", "--month", "2026-10")
-    first, second = done.stdout.splitlines()[1:]
-    assert first.split() == [
-        "acme",
-        "750.00",
-        "379.53",
-        "50.6",
-        "%",
-        "781.86",
-        "forecast",
-        "over",
-        "2026-10",
-        "charge",
-    ]
-    assert second.startswith("The installation")
-    fake.answer("GET", BUDGETS, {**body, "data": []})
-    assert "florin cost budget set" in fake.florin("cost", "budget", "list").stderr
-
-
-def test_anomalies_are_listed(fake):
-    fake.answer("GET", "/finance/v1/anomalies?factor=2&idle_percent=95", ANOMALIES)
-    done = fake.florin("cost", "anomalies", "--factor", "2")
-    first, second = done.stdout.splitlines()[1:]
-    assert first.split() == [
-        "adapter",
-        "acme/support",
-        "2026-10-09",
-        "2026-10-10",
-        "48.00",
-        "12.00",
-        "4.0",
-        "times,",
-        "by",
-        "rate",
-        "card",
-    ]
-    assert second.rstrip().endswith("95.8% idle")
-    assert "\x1b[31m" not in done.stdout
-    fake.answer("GET", "/finance/v1/anomalies?factor=3&idle_percent=95", {**ANOMALIES, "data": []})
-    assert "Nothing costs 3 times its habit" in fake.florin("cost", "anomalies").stderr
-
-
-def test_alerts_are_listed_newest_first(fake):
-    about = {"id": "x", "raised_at": "2026-10-11T06:00:00Z", "delivered_at": None}
-    data = {
-        **{name: ROW[name] for name in ("so_far", "expected", "budget")},
-        "month": "2026-10",
-        "currency": "USD",
-    }
-    body = {
-        "data": [
-            {**about, "type": "cost.budget_forecast", "tenant": "acme", "data": data},
-            {**about, "type": "cost.anomaly", "tenant": "acme", "data": {**SPIKE, "currency": "USD"}},
-        ]
-    }
-    fake.answer("GET", "/finance/v1/alerts?limit=20", body)
-    done = fake.florin("cost", "alerts")
-    assert "2026-10: 379.53 of 750.00 USD used, 781.86 expected" in done.stdout
-    assert "adapter acme/support: 48.00 USD on 2026-10-10, 4.0 times" in done.stdout
-    fake.answer("GET", "/finance/v1/alerts?limit=20", {"data": []})
-    assert "No alert" in fake.florin("cost", "alerts").stderr
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_a_command(fake, case):
+    check(fake, case)
+    assert "\x1b[31m" not in fake.florin(*case.words.split()).stdout
