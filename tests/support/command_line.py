@@ -69,40 +69,51 @@ def _read(raw: bytes) -> Any:
         return raw
 
 
-@pytest.fixture
-def fake(built_once: None) -> Iterator[FakeGateway]:
-    gateway = FakeGateway()
+class Server(ThreadingHTTPServer):
+    """One for all tests of a module. Mutable: for which of them it answers."""
 
-    class Handler(BaseHTTPRequestHandler):
-        def _answer(self) -> None:
-            raw = self.rfile.read(int(self.headers.get("content-length", 0)))
-            gateway.asked.append((self.command, self.path, _read(raw)))
-            gateway.keys.append(self.headers.get("authorization"))
-            unknown = {
-                "error": {"message": f"No {self.path}.", "type": "", "param": None, "code": "not_found"}
-            }
-            status, body = gateway.answers.get((self.command, self.path), (404, unknown))
-            data = body if isinstance(body, bytes) else json.dumps(body).encode()
-            self.send_response(status)
-            self.send_header("content-length", str(len(data)))
-            for header in gateway.headers.items():
-                self.send_header(*header)
-            self.end_headers()
-            self.wfile.write(data)
+    gateway: FakeGateway
 
-        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815  # the names that http.server calls
 
-        def log_message(self, *args: object) -> None:
-            pass
+class Handler(BaseHTTPRequestHandler):
+    server: Server
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    gateway.url = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    def _answer(self) -> None:
+        gateway = self.server.gateway
+        raw = self.rfile.read(int(self.headers.get("content-length", 0)))
+        gateway.asked.append((self.command, self.path, _read(raw)))
+        gateway.keys.append(self.headers.get("authorization"))
+        unknown = {"error": {"message": f"No {self.path}.", "type": "", "param": None, "code": "not_found"}}
+        status, body = gateway.answers.get((self.command, self.path), (404, unknown))
+        data = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        for header in gateway.headers.items():
+            self.send_header(*header)
+        self.end_headers()
+        self.wfile.write(data)
+
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer  # noqa: N815  # the names that http.server calls
+
+    def log_message(self, *args: object) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def fake_server() -> Iterator[Server]:
+    server = Server(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,))
     thread.start()
-    yield gateway
+    yield server
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def fake(built_once: None, fake_server: Server) -> FakeGateway:
+    fake_server.gateway = FakeGateway(f"http://127.0.0.1:{fake_server.server_port}")
+    return fake_server.gateway
 
 
 @pytest.fixture

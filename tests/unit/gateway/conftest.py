@@ -3,5 +3,5 @@ routes over a real ledger."""
 
 from __future__ import annotations
 
-from tests.support.command_line import built_once, fake, florin  # noqa: F401  # fixtures
+from tests.support.command_line import built_once, fake, fake_server, florin  # noqa: F401  # fixtures
 from tests.support.finance_routes import ask, client_for, contents, installed, now  # noqa: F401  # fixtures

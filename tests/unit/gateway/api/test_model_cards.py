@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
-import pytest
 
 from adapters.model import Adapter, BaseModel, Engine, dump
 from adapters.registry.catalog import Catalog
 from adapters.store.protocol.registry import Event
-from gateway.api import model_cards
 from gateway.api.model_cards import ModelCards
 from gateway.tenants.directory import Key, Role, Tenant
 from gateway.tenants.terms import Scopes
@@ -67,13 +65,3 @@ def test_a_base_model_is_not_listed_under_a_name_that_calls_an_adapter():
     put(catalog, "base", "base", BaseModel("base"))
     put_adapter(catalog, "acme/base")
     assert ids(get(ModelCards(catalog), "acme", base_access=True)) == ["acme/base", "base"]
-
-
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(model_cards, "_MOST_BYTES", 1000)
-    catalog = Catalog()
-    put_adapter(catalog, "acme/support", shared_with=tuple("abcdef"))
-    cards = ModelCards(catalog)
-    largest = max(len(get(cards, tenant)) for tenant in "abcdefabcdef" for _ in range(2))
-    assert cards._bytes <= 1000 + largest
-    assert cards._bytes == sum(len(kept) for kept in cards._kept.values())

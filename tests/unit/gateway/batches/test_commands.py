@@ -43,10 +43,3 @@ def test_one_that_failed(fake):
     assert done.exit_code == 0, done.output
     assert "line 7: `url` must be x." in done.output
     assert "412 answered, 3 failed" in done.output
-
-
-def test_cancelling(fake):
-    fake.answer("POST", "/admin/v1/batches/batch_1/cancel", BATCH | {"status": "cancelling"})
-    done = fake.florin("batch", "cancel", "batch_1", "--json")
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["status"] == "cancelling"

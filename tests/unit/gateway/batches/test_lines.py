@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gateway.admission.complexity import Complexity
 from gateway.batches.lines import BadLineError, Line, LineError, LineSplitter, answered, not_run, read_line
-from gateway.batches.validation import MOST_ERRORS, Validation
+from gateway.batches.validation import Validation
 
 CHAT = "/v1/chat/completions"
 GOOD = {"custom_id": "a", "method": "POST", "url": CHAT, "body": {"model": "support", "messages": []}}
@@ -38,10 +38,6 @@ def test_a_line_that_is_too_long_is_named(ending: bytes):
     with pytest.raises(BadLineError) as caught:
         split(b"x\n" + b"y" * 11 + ending, [3, 3], limit=10)
     assert (caught.value.error.code, caught.value.error.line) == ("line_too_long", 2)
-
-
-def test_a_line():
-    assert read_line(3, json.dumps(GOOD).encode(), CHAT) == Line(3, "a", GOOD["body"])
 
 
 @pytest.mark.parametrize(
@@ -111,13 +107,3 @@ def test_a_file_with_too_many_lines():
     many = [GOOD | {"custom_id": str(n)} for n in range(3)]
     assert validated(*many, most=3) == []
     assert [(e.code, e.line) for e in validated(*many, most=2)] == [("too_many_lines", None)]
-
-
-def test_no_more_errors_are_collected_than_are_shown():
-    validation = Validation(CHAT, most_lines=10**6, complexity=COMPLEXITY, check_model=lambda _: None)
-    for number in range(MOST_ERRORS - 1):
-        validation.add(number, b"{")
-    assert not validation.full
-    validation.add(99, b"{")
-    assert validation.full
-    assert len(validation.end()) == MOST_ERRORS

@@ -25,17 +25,6 @@ def test_what_cannot_be_sent_is_a_usage_error(url, key, says):
         Api.to(url, key)
 
 
-def test_a_slash_at_the_end_of_the_url_does_no_harm(fake):
-    fake.answer("GET", "/admin/v1/tenants", {"data": []})
-    assert Api.to(fake.url + "/", "k").get("/admin/v1/tenants", Answer).body == {"data": []}
-
-
-def test_parameters_that_are_none_are_left_out(fake):
-    fake.answer("GET", "/x?a=1", {})
-    Api.to(fake.url, "k").get("/x", Answer, {"a": "1", "b": None})
-    assert fake.asked == [("GET", "/x?a=1", None)]
-
-
 def test_a_refusal_carries_the_gateways_own_sentence_and_findings(fake):
     finding = {"code": "rank_too_high", "message": "Too high.", "found": "64", "expected": "at most 16"}
     fake.answer(

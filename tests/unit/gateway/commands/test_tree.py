@@ -19,40 +19,14 @@ from gateway.commands.tree import _LOADED_WHEN_ASKED, tree
 
 ROOT = Path(__file__).parents[4]
 HEAVY = {
-    *("aiohttp", "alembic", "botocore", "cryptography", "fastapi", "huggingface_hub", "jinja2", "numpy"),
-    *(
-        "prometheus_client",
-        "pydantic_settings",
-        "pynvml",
-        "redis",
-        "s3fs",
-        "sqlalchemy",
-        "starlette",
-    ),
-    *(
-        "uvicorn",
-        "yarl",
-        "gateway.config",
-        "gateway.metering",
-        "gateway.operations.state",
-        "adapters.checks.validate",
-    ),
-}
+    "aiohttp", "alembic", "botocore", "cryptography", "fastapi", "huggingface_hub", "jinja2", "numpy",
+    "prometheus_client", "pydantic_settings", "pynvml", "redis", "s3fs", "sqlalchemy", "starlette", "uvicorn", "yarl",
+    "gateway.config", "gateway.metering", "gateway.operations.state", "adapters.checks.validate",
+}  # fmt: skip
 """None of these may be loaded for help, or for a command that asks the gateway something."""
 TYPER = {"annotated_doc", "shellingham", "typer"}
 VALUES = {"annotated_types", "pydantic", "pydantic_core", "typing_extensions", "typing_inspection"}
 """Typer converts values of options with pydantic, once a command line is parsed."""
-
-ALL_HELP = """
-from gateway.commands.tree import tree
-import typer
-def visit(command, parent, name):
-    with typer.Context(command, parent=parent, info_name=name) as context:
-        command.get_help(context)
-        for inner in getattr(command, "list_commands", lambda _: ())(context):
-            visit(command.get_command(context, inner), context, inner)
-visit(typer.main.get_command(tree()), None, "florin")
-"""
 MAIN = "from florin_gateway import main\ntry:\n    main()\nexcept SystemExit as end:\n    code = end.code\n"
 TELL = "\nimport json, os, sys\nos.write(2, b'\\0' + json.dumps([code, list(sys.modules)]).encode())\n"
 
@@ -65,12 +39,8 @@ def loaded(code: str, *words: str) -> tuple[Any, set[str]]:
         "FLORIN_URL": "http://127.0.0.1:1",  # nothing listens there
         "FLORIN_OPERATOR_KEY": "fl_a_key",
     }
-    done = subprocess.run(
-        [sys.executable, "-c", f"code = None\n{code}{TELL}", *words],
-        env=environ,
-        capture_output=True,
-        check=True,
-    )
+    command = [sys.executable, "-c", f"code = None\n{code}{TELL}", *words]
+    done = subprocess.run(command, env=environ, capture_output=True, check=True)
     exit_code, modules = json.loads(done.stderr.rpartition(b"\0")[2])
     return exit_code, set(modules)
 
@@ -98,16 +68,10 @@ def test_the_list_of_commands_loads_no_command():
     assert codes == [0, 0, 2]  # 2: no command was given
     assert foreign(modules) == TYPER
     assert ours(modules) == {
-        *("adapters", "adapters.engine_agent", "adapters.engine_agent.key_protection"),
-        *(
-            "gateway",
-            "gateway.cli",
-            "gateway.commands",
-            "gateway.commands.lazy_groups",
-            "gateway.commands.tree",
-        ),
-        *("gateway.runtime", "gateway.runtime.unknown_variables"),
-    }
+        "adapters", "adapters.engine_agent", "adapters.engine_agent.key_protection", "gateway", "gateway.cli",
+        "gateway.commands", "gateway.commands.lazy_groups", "gateway.commands.tree", "gateway.runtime",
+        "gateway.runtime.unknown_variables",
+    }  # fmt: skip
     assert "asyncio" not in modules
 
 
@@ -115,37 +79,13 @@ def test_help_of_a_command_loads_its_group_alone():
     code, modules = loaded(MAIN, "tenant", "add", "--help")
     assert code == 0
     assert foreign(modules) == TYPER | VALUES | {"orjson", "rich"}
-    shared = {
-        f"gateway.commands.{name}"
-        for name in ("client", "lazy_groups", "options", "output", "session", "tree")
-    }
+    names = ("client", "lazy_groups", "options", "output", "session", "tree")
+    shared = {f"gateway.commands.{name}" for name in names}
     assert command_modules(modules) == shared | {
         "gateway.tenants.commands.page",
         "gateway.tenants.commands.tenants",
         "gateway.tenants.keys.commands",
     }
-
-
-def test_a_report_loads_no_other_finance_command():
-    """It is what analysts ask all the time; its group is the largest."""
-    code, modules = loaded(MAIN, "cost", "report", "--month", "2026-10")
-    assert code == 3, "nobody answers"
-    finance = {name for name in command_modules(modules) if name.startswith("gateway.costs.")}
-    assert finance == {
-        *(f"gateway.costs.reports.commands.{name}" for name in ("report", "report_tables", "rounding")),
-        "gateway.costs.statement.commands.invoice_table",
-    }
-
-
-def test_all_help_together_loads_no_client_and_nothing_that_a_gateway_is_made_of():
-    _, modules = loaded(ALL_HELP)
-    assert foreign(modules) == TYPER | VALUES | {"orjson", "rich", "yaml"}
-    assert not modules & {*HEAVY, "asyncio", "ssl"}
-    assert {
-        "gateway.fleet.adapters.commands.check",
-        "gateway.fleet.engines.commands.run",
-        "gateway.costs.calibration.commands",
-    } <= modules
 
 
 ASKING = (

@@ -6,11 +6,8 @@ from typing import Any
 import pytest
 
 from gateway.console.pages.requests.attempts import Decided, DecidedAttempts, attempts, cost
-from gateway.console.pages.requests.one import next_step
-from gateway.console.pages.requests.recent import ShownError
-from gateway.console.pages.search import adapter_hits, group, key_hits, only_exact
+from gateway.console.pages.search import key_hits
 from gateway.costs.reports.schemas.usage import RequestCost
-from gateway.fleet.adapters.schemas.adapters import Adapter
 from gateway.schemas.finance import UsageRecord
 from gateway.tenants.keys.schemas import Key
 from tests.support.samples import sample
@@ -35,10 +32,6 @@ def decided(**changes: Any) -> dict[int, Decided]:
     return DecidedAttempts.read(answer).by_attempt
 
 
-def test_a_preference_is_no_negative_delay():
-    assert decided(cost_ms=-0.3)[1].says.endswith("expected delay 0 ms.")
-
-
 def test_times_share_one_scale():
     failed = record(
         dispatched=1_500_000, first_token=None, ended=2_000_000, outcome="failover", billable=False
@@ -53,12 +46,6 @@ def test_times_share_one_scale():
     assert first.decision is not None
     assert first.decision.others == 2
     assert "load the version; expected delay 220 ms" in first.decision.says
-
-
-def test_a_tenant_s_record_has_no_engine_and_unknown_words_are_shown_as_they_are():
-    bare = record(outcome="new", usage_source="other", adapter="", cached_tokens=None, engine=None)
-    [shown] = attempts([bare], decided(attempt=9))
-    assert (shown.engine, shown.outcome, shown.counts, shown.version) == ("", "new", "other", "base")
 
 
 def test_waiting_is_told_apart_from_loading():
@@ -107,37 +94,8 @@ def test_a_cost_without_a_price_says_so():
     assert "past retention" in lost.note
 
 
-def test_an_exact_hit_leads_on_unless_there_are_several():
-    adapters = [
-        Adapter.read(sample(Adapter, adapter=f"acme/a{n}", live="v1", versions=["v1"])) for n in range(20)
-    ]
-    hits = group("Adapters", adapter_hits(adapters, "acme/a7"))
-    assert (hits.hits[0].title, hits.hits[0].exact, hits.more) == ("acme/a7", True, 0)
-    assert group("Adapters", adapter_hits(adapters, "acme")).more == 8
-    assert only_exact([hits]) == "/console/adapters/acme/a7"
-    assert only_exact([hits, hits]) is None
-    assert not any(hit.exact for hit in adapter_hits(adapters, "acme/a7@v2"))
-
-
 def test_keys_are_found_by_id_and_label_and_a_whole_key_by_its_id():
     key = Key.read(sample(Key, id="ab12", label="ci", role="tenant", tenant="acme"))
     assert [hit.exact for hit in key_hits([key], "ab12")] == [True]
     assert [hit.title for hit in key_hits([key], "CI")] == ["ci"]
     assert [hit.exact for hit in key_hits([key], "fl_ab12_secret")] == [True]
-
-
-@pytest.mark.parametrize(
-    ("code", "tenant", "href"),
-    [
-        ("budget_exhausted", None, "/console/tenants/acme"),
-        ("rate_limit_exceeded", "acme", "/console/account"),
-        ("model_not_found", None, "/console/adapters?tenant=acme"),
-        ("model_not_found", "acme", "/console/adapters"),
-    ],
-)
-def test_an_error_leads_to_where_its_cause_is(code: str, tenant: str | None, href: str):
-    error = ShownError.read(sample(ShownError, code=code, tenant="" if tenant else "acme"))
-    step = next_step(error, tenant)
-    assert step
-    assert step[1] == href
-    assert next_step(error.model_copy(update={"code": "engine_failed"}), tenant) is None

@@ -2,23 +2,13 @@
 
 from __future__ import annotations
 
-import pytest
-
 from gateway.console.forms import body_of, fields_of
 from gateway.console.pages.audit import href, in_words
 from gateway.console.pages.tenants import rows
-from gateway.costs.reports.schemas.costs import CostReport, CostRow
 from gateway.installation.audit.schemas import AuditEntry
-from gateway.tenants.keys.schemas import Key
 from gateway.tenants.schemas.tenants import LimitUse, Tenant, TenantPage
 from gateway.tenants.schemas.terms import TenantTerms
 from tests.support.samples import sample
-
-
-def test_budgets_have_their_currency():
-    [budget] = [column for column in rows.tenant_columns("EUR") if column.name == "budget"]
-    tenant = Tenant.read(sample(Tenant, budget={"money_per_month": "500", "warn_percent": 90}))
-    assert budget.value(tenant) == "500.00 EUR per month"
 
 
 def test_uses_tell_how_much_of_a_limit_is_left():
@@ -34,28 +24,6 @@ def test_uses_tell_how_much_of_a_limit_is_left():
     )  # fmt: skip
     unknown = rows.uses(TenantPage.read(sample(TenantPage, **terms, usage=None)), "")
     assert [(use.used, use.share) for use in unknown] == [("–", 0.0), ("–", 0.0)]  # noqa: RUF001
-
-
-@pytest.mark.parametrize(
-    ("now", "then"), [("500", "750"), ("1", "2"), ("99.50", "150"), ("200000", "300000"), ("333", "500")]
-)
-def test_a_raised_limit_is_round_and_larger(now, then):
-    assert rows.raised(now) == then
-
-
-def test_every_day_has_its_bar():
-    days = [
-        sample(CostRow, day="2026-11-22", cost="1.25"),
-        sample(CostRow, day="2026-11-23", priced_cost="2"),
-    ]
-    costs = CostReport.read(sample(CostReport, currency="USD", rows=days))
-    chart = rows.days(costs, 1_795_443_262_000_000)
-    (series,) = chart["series"]
-    assert len(chart["x"]) == len(series["values"]) == rows.DAYS
-    assert (series["values"][-2:], series["unit"]) == ([1.25, 2.0], "USD")
-    days = [sample(CostRow, day="2026-11-23", prompt_tokens=3, completion_tokens=4)]
-    tokens = CostReport.read(sample(CostReport, rows=days))
-    assert rows.days(tokens, 1_795_443_262_000_000)["series"][0]["values"][-1] == 7
 
 
 def test_a_form_that_is_saved_unchanged_changes_nothing():
@@ -74,16 +42,6 @@ def test_a_form_that_is_saved_unchanged_changes_nothing():
     form = {field.name: field.value for field in fields_of(TenantTerms, values=tenant)}
     again = TenantTerms.model_validate(body_of(TenantTerms, lambda name: str(form[name] or "")))
     assert again.model_dump(exclude_none=True) == terms.model_dump(exclude_none=True)
-
-
-def test_the_state_of_a_key():
-    def state(**fields):
-        return rows.key_state(Key.read(sample(Key, **fields)), 10)[0]
-
-    assert state() == "valid"
-    assert state(expires=10) == "expired"
-    assert state(replaced_by="k2", expires=11) == "being replaced"
-    assert state(revoked=5, role="enrolment") == "used"
 
 
 def test_audit_entries_lead_to_their_object_and_read_as_words():

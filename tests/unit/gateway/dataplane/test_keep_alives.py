@@ -135,12 +135,3 @@ async def test_no_other_is_watched(client, interval):
     watched = Watched(client, interval)
     await watched.wait(60)
     assert client.heads == []
-
-
-async def test_a_setting_that_changes_is_followed(watched, client):
-    watched.keep_alives.interval = 0.0
-    await watched.wait(60)
-    watched.keep_alives.forget(watched.exchange)
-    watched.keep_alives.interval = 15.0
-    await watched.wait(60)
-    assert client.heads == []

@@ -6,8 +6,7 @@ import json
 import pytest
 
 from gateway.dataplane.labels import LONGEST, label_of, storable
-from gateway.dataplane.request import CHAT, COMPLETIONS, parse
-from gateway.errors import FlorinError
+from gateway.dataplane.request import CHAT, parse
 from gateway.fields.rule import FieldPolicy
 
 
@@ -49,10 +48,6 @@ def test_the_end_user_is_the_safety_identifier_or_else_the_user(sent, end_user):
     assert call(**sent).end_user == end_user
 
 
-def test_the_canary_still_goes_by_the_user_first():
-    assert call(user="ann", safety_identifier="s-1").user == "ann"
-
-
 @pytest.mark.parametrize(
     ("metadata", "tag"),
     [
@@ -70,14 +65,3 @@ def test_the_tag_is_that_of_the_metadata_and_nothing_of_it_is_refused_or_sent(me
     made = call(metadata=metadata)
     assert made.tag == tag
     assert "metadata" not in made.body
-
-
-def test_completions_have_labels_too():
-    body = json.dumps({"model": "m", "prompt": "hi", "user": "ann", "metadata": {"tag": "t"}}).encode()
-    made = parse(COMPLETIONS, body, FieldPolicy())
-    assert (made.end_user, made.tag) == ("ann", "t")
-
-
-def test_a_user_that_is_no_text_is_refused_as_before():
-    with pytest.raises(FlorinError):
-        call(user=5)

@@ -52,21 +52,6 @@ def test_the_field_that_has_the_prompt_scored(endpoint, asked, scored):
     assert asked.items() <= call.body.items()
 
 
-@pytest.mark.parametrize(
-    ("endpoint", "asked"),
-    [
-        (CHAT, {"prompt_logprobs": None, "echo": False, "logprobs": True, "top_logprobs": 2}),
-        (COMPLETIONS, {"echo": True}),
-        (COMPLETIONS, {"echo": False, "logprobs": 5}),
-        (COMPLETIONS, {"echo": None, "prompt_logprobs": None, "logprobs": 5}),
-    ],
-)
-def test_harmless_lookalikes_are_accepted(endpoint, asked):
-    sent = parsed(endpoint, (CHAT_BODY if endpoint is CHAT else TEXT_BODY) | asked).body
-    assert "prompt_logprobs" not in sent
-    assert sent.get("echo") is not False
-
-
 def test_many_prompts_times_many_answers_are_refused():
     body = TEXT_BODY | {"prompt": ["a"] * 100}
     assert parsed(COMPLETIONS, body | {"n": 10}).n == 10

@@ -71,12 +71,6 @@ def test_what_needs_another_comes_after_it_and_goes_before_it():
     ]  # fmt: skip
 
 
-def test_a_section_that_is_left_out_is_left_alone():
-    now = there(tenants={"acme": {}}, engines={"a1": engine("http://a")})
-    assert said(planned(now, prune=True, tenants={})) == ["remove tenant acme"]
-    assert said(planned(now, prune=True)) == []
-
-
 def test_an_engine_takes_the_url_of_one_that_goes():
     now = there(engines={"a1": engine("http://a")}, bases={"base": {}})
     wanted = {"engines": {"b1": engine("http://a")}}
@@ -212,9 +206,3 @@ def test_the_price_that_holds_now_is_not_added_again():
     assert "never edited" in reason(planned(now, prices=changed))
     other = [{"gpu_type": "L40S", "rate_per_gpu_hour": "1.00", "valid_from": "2026-01-01", "currency": "EUR"}]
     assert "a price in EUR cannot be added" in reason(planned(now, prices=other))
-
-
-def test_the_digest_of_a_plan_is_of_what_it_does():
-    one = planned(EMPTY, tenants={"acme": {}})
-    assert one.digest == planned(EMPTY, tenants={"acme": {}}).digest
-    assert one.digest != planned(EMPTY, tenants={"acme": {"base_access": True}}).digest

@@ -171,11 +171,6 @@ def test_nothing_of_a_card_is_pruned():
     assert said(planned(current, rate_cards=[], rate_card_assignments=[])) == []
 
 
-def test_one_version_twice_is_a_mistake_in_the_file():
-    with pytest.raises(Exception, match="version of a rate card"):
-        planned(there(), rate_cards=[TERMS, TERMS])
-
-
 def test_a_price_may_be_written_as_a_number():
     text = """
 florin: 1

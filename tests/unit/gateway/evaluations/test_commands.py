@@ -76,14 +76,6 @@ def test_one_that_does_not_pass_exits_with_1(fake, held_out: str):
     assert json.loads(fake.florin(*args, "--json").stdout)["passed"] is False
 
 
-def test_one_that_passes(fake, held_out: str):
-    fake.answer("POST", f"{PATH}/versions/v2/evaluations", RUNNING, 201)
-    fake.answer("GET", f"{PATH}/evaluations/eval_1", GOOD)
-    done = fake.florin("adapter", "eval", "acme/support@v2", "--data", held_out, "--threshold", "0.8")
-    assert done.exit_code == 0, done.output
-    assert "acme/support@v2 passes." in done.output
-
-
 def test_it_goes_on_without_the_terminal(fake, held_out: str):
     fake.answer("POST", f"{PATH}/versions/v2/evaluations", RUNNING, 201)
     done = fake.florin("adapter", "eval", "acme/support@v2", "--data", held_out, "--no-wait")

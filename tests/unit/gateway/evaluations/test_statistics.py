@@ -34,18 +34,6 @@ def test_wilson_holds_the_proportion_and_is_symmetric(count: int, chosen: st.Dat
     assert found.low == pytest.approx(1 - mirrored.high, abs=1e-12)
 
 
-def test_wilson_of_nothing_excludes_nothing():
-    assert (wilson(0, 0).low, wilson(0, 0).high) == (0, 1)
-
-
-def test_wilson_covers_the_truth_as_often_as_it_says():
-    random, truth, held = Random(7), 0.9, 0
-    for _ in range(2000):
-        found = wilson(sum(random.random() < truth for _ in range(50)), 50)
-        held += found.low <= truth <= found.high
-    assert held / 2000 == pytest.approx(LEVEL, abs=0.03)
-
-
 def test_paired_proportions():
     found = paired_proportions(0, 0, 22)
     assert (found.low, found.high) == (pytest.approx(-0.1155, abs=1e-4), pytest.approx(0.1155, abs=1e-4))
@@ -71,14 +59,6 @@ def test_paired_proportions_cover_the_truth_as_often_as_they_say():
     assert held / 2000 > LEVEL - 0.02
 
 
-def test_the_bootstrap_covers_the_truth_about_as_often_as_it_says():
-    random, held = Random(11), 0
-    for _ in range(200):
-        found = bootstrap([random.gauss(0.3, 1) for _ in range(80)])
-        held += found.low <= 0.3 <= found.high
-    assert held / 200 > LEVEL - 0.06
-
-
 @given(scores)
 def test_the_bootstrap_lies_within_the_values_and_repeats_itself(values: list[float]):
     found = bootstrap(values)
@@ -86,14 +66,6 @@ def test_the_bootstrap_lies_within_the_values_and_repeats_itself(values: list[fl
     assert min(values) - 1e-9 <= found.low <= found.high <= max(values) + 1e-9
     mirrored = bootstrap([-value for value in values])
     assert (mirrored.low, mirrored.high) == (pytest.approx(-found.high), pytest.approx(-found.low))
-
-
-def test_the_bootstrap_narrows_with_the_square_root_of_the_cases():
-    random = Random(3)
-    few, many = ([random.gauss(0, 1) for _ in range(n)] for n in (100, 10_000))
-    widths = [found.high - found.low for found in (bootstrap(few), bootstrap(many))]
-    assert widths[0] / widths[1] == pytest.approx(10, rel=0.35)
-    assert widths[1] == pytest.approx(2 * 1.96 / math.sqrt(10_000), rel=0.15)
 
 
 def test_nothing_is_known_of_nothing():
@@ -105,8 +77,3 @@ def test_nothing_is_known_of_nothing():
 )
 def test_mcnemar_is_the_exact_binomial_test(better: int, worse: int, p: float):
     assert mcnemar(better, worse) == mcnemar(worse, better) == pytest.approx(p, abs=1e-6)
-
-
-def test_mcnemar_of_many_cases():
-    assert mcnemar(5000, 5000) == 1.0
-    assert 0 <= mcnemar(2000, 8000) < 1e-300

@@ -84,12 +84,6 @@ def test_an_audit_event(ledger):
     assert "subject" not in other
 
 
-def test_two_notes_under_one_id_are_two_events(ledger):
-    begin(ledger, "audit", NOW)
-    ship(ledger, [entry(0), entry(0, subject="acme/b")])
-    assert len(set(everything(ledger, "audit"))) == 2
-
-
 def test_a_page_ends_before_it_is_too_large(ledger, monkeypatch):
     monkeypatch.setattr(streams, "PAGE_BYTES", 3000)
     begin(ledger, "audit", NOW)

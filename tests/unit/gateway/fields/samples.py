@@ -6,7 +6,7 @@ from typing import Any
 
 _SCHEMA = {"type": "object", "properties": {"a": {"type": "string"}}}
 _TOOL = {"type": "function", "function": {"name": "f", "parameters": _SCHEMA}}
-_SWITCH = ([True], [1, "yes", []])
+_SWITCH = ([True], [0, 1, 0.0, "", "yes", "false", [], [True], {}])
 _NO_OBJECT: list[Any] = ["", "x", 0, 1, True, False, [], [{}]]
 _COUNT = ([1, 2**31 - 1], [-2, 1.5, "1", True, 2**31])
 

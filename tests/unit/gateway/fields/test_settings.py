@@ -8,7 +8,6 @@ from gateway.config import Settings, SettingsError, load_settings
 from gateway.dataplane.request import policy
 from gateway.errors import FlorinError
 from gateway.fields.grammars import OPTIONAL
-from gateway.fields.rule import NAMES_LOGGED, UnknownFields
 from tests.unit.gateway.fields.test_tables import CHAT, COMPLETIONS, ask, refusal
 
 
@@ -88,25 +87,3 @@ def test_an_operator_can_refuse_whatever_compiles_a_grammar(asked, param):
     with pytest.raises(FlorinError) as caught:
         ask(CHAT, policy=policy(Settings(structured_outputs=False)), **asked)
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", param)
-
-
-def test_what_compiles_none_is_accepted_all_the_same():
-    none = policy(Settings(structured_outputs=False))
-    for asked in (
-        {"response_format": {"type": "text"}},
-        {"tools": [LOOSE]},
-        {"tools": [STRICT], "tool_choice": "none"},
-    ):
-        assert ask(CHAT, policy=none, **asked)
-
-
-def test_unknown_fields_are_logged_once_and_up_to_a_limit(caplog):
-    unknown = UnknownFields()
-    with caplog.at_level("DEBUG", "gateway.fields.rule"):
-        for _ in range(2):
-            unknown.note(("a\nb", "c"))
-        assert [record.getMessage() for record in caplog.records] == [
-            "Unknown request field 'a\\nb' was dropped", "Unknown request field 'c' was dropped",
-        ]  # fmt: skip
-        unknown.note(map(str, range(10_000)))
-    assert len(caplog.records) == NAMES_LOGGED

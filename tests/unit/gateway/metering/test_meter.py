@@ -7,11 +7,10 @@ from gateway.metering import attempt as attempt_module
 from gateway.metering.meter import Meter
 from gateway.metering.records import Labels, Outcome, orphaned, parse_line
 from gateway.metering.wal import log as wal_module
-from gateway.metering.wal import shipper as shipper_module
 from gateway.observability.metrics import Metrics
 from gateway.runtime import clock
 from gateway.units import HOUR
-from tests.support.waiting import PATIENCE_S, until
+from tests.support.waiting import until
 
 NAMES = {
     "tenant": "acme", "key_id": "k1", "adapter": "acme/support", "version": "v3", "base_model": "base",
@@ -80,26 +79,12 @@ async def test_an_attempt_becomes_one_record(meter, ledger):
 TOP = 10_000_000
 BAD = [
     ('7,"tenant":"victim"', 5, None, 0),
-    (7, '5,"tenant":"victim"', None, 0),
-    (7, 5, '7,"tenant":"victim"', 0),
-    (7, 5, None, '0,"tenant":"victim"'),
-    ([1, 2], 5, None, 0),
-    (None, 5, None, 0),
     (7.0, 5, None, 0),
-    (True, 5, None, 0),
-    (7, 5, True, 0),
-    (-7, 5, None, 0),
-    (7, -5, None, 0),
-    (7, 5, -1, 0),
-    (9 * 10**18, 5, None, 0),
-    (10**40, 5, None, 0),
-    (TOP + 1, 5, None, 0),
     (7, TOP + 1, None, 0),
     (7, 5, 8, 0),
     (7, 5, None, 6),
-    (float("inf"), 5, None, 0),
-    (float("nan"), 5, None, 0),
 ]
+"""test_token_counts.py has all the others."""
 
 
 async def test_counts_that_cannot_be_reach_no_line(meter, ledger):
@@ -113,19 +98,6 @@ async def test_counts_that_cannot_be_reach_no_line(meter, ledger):
         assert (row.tenant, row.prompt_tokens) == ("acme", 12)
         assert (row.completion_tokens, row.cached_tokens) == (0, None)
         assert (row.usage_source, row.reasoning_tokens, row.billable) == ("estimated", 0, True)
-
-
-async def test_the_last_sound_counts_stand_where_later_ones_cannot_be(meter, ledger):
-    for number, bad in enumerate(BAD):
-        made = meter.begin(request_id=f"r{number}", attempt=1, **NAMES, estimate=12)
-        made.observe(10, 3, 4, 1)
-        made.observe(*bad)
-        made.end(Outcome.OK, billable=True, exact=True)
-    await until(meter.flush)
-    assert len(records(ledger)) == len(BAD)
-    for row in records(ledger):
-        assert (row.prompt_tokens, row.completion_tokens, row.cached_tokens) == (10, 3, 4)
-        assert (row.usage_source, row.reasoning_tokens) == ("engine_partial", 1)
 
 
 async def test_sound_counts_after_others_are_exact(meter, ledger):
@@ -337,60 +309,6 @@ async def test_an_attempt_that_runs_across_hours_says_how_far_it_was_at_each_tur
     assert row.ended > 102 * HOUR
 
 
-@pytest.mark.parametrize(
-    ("times", "expected"),
-    [
-        ((0, 1, HOUR - 1), None),
-        ((0, 1, HOUR), [[100 * HOUR, 10, None, 7]]),
-        ((HOUR - 1, HOUR + 5, HOUR + 9), [[100 * HOUR, 0, None, 0]]),  # nothing had come when it turned
-        ((0, None, HOUR + 5), None),  # a whole answer: no running counts
-        ((HOUR // 2, HOUR - 2, 3 * HOUR), [[(100 + n) * HOUR, 10, None, 7] for n in range(3)]),
-    ],
-)
-async def test_hours_are_marked_also_when_no_tick_came(meter, ledger, monkeypatch, times, expected):
-    begun, first, ended = times
-    host = Clock(monkeypatch, 99 * HOUR + begun)
-    made = meter.begin(request_id="r", attempt=1, **NAMES)
-    if first is not None:
-        host.micros = 99 * HOUR + first
-        made.first_token()
-    host.micros = 99 * HOUR + ended
-    made.observe(10, 7, None, 0)
-    made.end(Outcome.OK, billable=True, exact=True)
-    await until(meter.flush)
-    [row] = records(ledger)
-    assert marks(row) == expected
-
-
-async def test_an_open_attempt_stays_in_the_log_when_its_segment_goes(tmp_path, ledger):
-    meter = Meter(tmp_path / "usage", ledger, Metrics(), segment_bytes=2000)
-    await meter.start()
-    long = meter.begin(request_id="long", attempt=1, **NAMES)
-    for number in range(30):
-        meter.begin(request_id=f"r{number}", attempt=1, **NAMES).end(Outcome.OK, billable=True, exact=True)
-        await until(meter.flush)
-    log = {path.name: path.read_bytes() for path in (tmp_path / "usage").glob("*/*.jsonl")}
-    assert "00000001.jsonl" not in log
-    assert any(b'"request_id":"long"' in text for text in log.values())
-    long.end(Outcome.OK, billable=True, exact=True)
-    await meter.close()
-    assert len(records(ledger)) == 31
-
-
-async def test_close_ships_everything_and_leaves_no_file(tmp_path, ledger, monkeypatch):
-    monkeypatch.setattr(shipper_module, "_LAST_SECONDS", PATIENCE_S)
-    meter = Meter(tmp_path / "usage", ledger, Metrics())
-    await meter.start()
-    for number in range(50):
-        meter.begin(request_id=f"r{number}", attempt=1, **NAMES).end(Outcome.OK, billable=True, exact=True)
-    left_open = meter.begin(request_id="open", attempt=1, **NAMES)
-    await meter.close()
-    left_open.end(Outcome.CLIENT_ABORT, billable=True, exact=False)  # too late, and harmless
-    assert sorted({r.outcome for r in records(ledger)}) == ["ok", "orphaned"]
-    assert len(records(ledger)) == 51
-    assert list((tmp_path / "usage").iterdir()) == []
-
-
 async def test_metrics_follow_the_records(meter):
     made = meter.begin(request_id="r", attempt=1, **NAMES)
     made.first_token()
@@ -440,9 +358,3 @@ async def test_the_setting_decides_what_a_full_disk_means(tmp_path, ledger, monk
     assert meter.accepting
     assert [r.request_id for r in records(ledger)] == ["meanwhile"]
     await meter.close()
-
-
-async def test_a_state_directory_that_cannot_be_written_stops_the_start(tmp_path, ledger):
-    (tmp_path / "usage").write_text("a file")
-    with pytest.raises(OSError):
-        await Meter(tmp_path / "usage", ledger, Metrics()).start()

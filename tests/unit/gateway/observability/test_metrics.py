@@ -1,18 +1,15 @@
 import subprocess
 import sys
 import textwrap
-from contextlib import closing
 from importlib.metadata import version
 
 import pytest
-from prometheus_client import CollectorRegistry
 
-from gateway.observability import shared_values
 from gateway.observability.computed_metrics import LABEL_CAP, LedgerFigures
 from gateway.observability.metric_names import AT_SCRAPE, LEDGER_METRICS, METRICS
-from gateway.observability.metrics import ALARMING, HISTOGRAM_CAP, OTHER, UNKNOWN, LabelCap, Metrics
-from gateway.observability.shared_values import Name, SharedValues
+from gateway.observability.metrics import ALARMING, OTHER, UNKNOWN, LabelCap, Metrics
 from gateway.runtime.worker_watch import WorkerWatch
+from tests.support.forking import FORKED
 
 
 def sample(metrics, name, **labels):
@@ -47,18 +44,6 @@ def test_a_flood_of_names_makes_no_flood_of_series():
     assert sample(metrics, "florin_requests_total", adapter=UNKNOWN, outcome="rejected") == 1000
 
 
-def test_histograms_of_ten_thousand_names_are_those_of_a_few_hundred():
-    metrics = Metrics()
-    for number in range(10_000):
-        metrics.first_token(f"e{number}", f"t/a{number}", 0.1)
-        metrics.duration(f"e{number}", f"t/a{number}", 0.1)
-    lines = metrics.render().decode().splitlines()
-    series = [line for line in lines if line.startswith(("florin_adapter_time", "florin_adapter_req"))]
-    assert len([s for s in series if "_created{" not in s]) == 2 * (HISTOGRAM_CAP + 1) * 9
-    left = 10_000 - HISTOGRAM_CAP
-    assert f'florin_adapter_request_duration_seconds_count{{adapter="{OTHER}"}} {left}.0' in lines
-
-
 def test_what_is_known_at_the_scrape_is_shown_up_to_a_cap():
     known = {"florin_adapter_holders": [((f"t/a{n}",), n) for n in range(2000)]}
     lines = Metrics().render(known).decode().splitlines()
@@ -66,14 +51,6 @@ def test_what_is_known_at_the_scrape_is_shown_up_to_a_cap():
     assert sum(line.startswith("florin_adapter_holders{") for line in lines) == LABEL_CAP
     [build] = [line for line in lines if line.startswith("florin_build_info{")]
     assert f'version="{version("florin-gateway")}"' in build
-
-
-def test_no_tokens_make_no_series():
-    metrics = Metrics()
-    metrics.tokens(tenant="t", adapter="", gpu_type="H100", prompt=3, cached=0, completion=0)
-    text = metrics.render().decode()
-    assert 'florin_tokens_total{adapter="__base__",gpu_type="H100",token_type="input"} 3.0' in text
-    assert 'token_type="cached"' not in text
 
 
 def test_every_method_shows_in_the_text():
@@ -171,14 +148,7 @@ def test_removed_engine_leaves_no_gauge():
     assert sample(metrics, "florin_in_flight", engine="e") == 1
 
 
-def test_two_instances_in_one_process_are_independent():
-    first, second = Metrics(), Metrics()
-    first.error("not_found")
-    assert b'code="not_found"' not in second.render()
-    assert isinstance(first.registry, CollectorRegistry)
-
-
-WORKER = textwrap.dedent("""
+WORKER = FORKED + textwrap.dedent("""
     import sys
     from gateway.observability.computed_metrics import LedgerFigures
     from gateway.observability.metrics import Metrics
@@ -290,30 +260,3 @@ def test_histograms_of_workers_are_summed_bucket_by_bucket(crew):
     want = [line for line in histogram(alone.render().decode().splitlines()) if "_created" not in line]
     assert len(want) > 10
     assert histogram(one.render()) == histogram(two.render()) == want
-
-
-def test_an_engine_that_comes_and_goes_is_shown_while_it_is_there(crew):
-    _, start = crew
-    one = start()
-
-    def shown():
-        return [line for line in one.render() if 'engine="gone"' in line]
-
-    one.do("metrics.in_flight('gone', 2)")
-    assert shown() == []
-    one.do("metrics.engine_up('gone', 'H100', up=True)")
-    assert sorted(shown()) == [
-        'florin_engine_up{engine="gone",gpu_type="H100"} 1.0', 'florin_in_flight{engine="gone"} 2.0',
-    ]  # fmt: skip
-    one.do("metrics.forget_engine('gone', 'H100')")
-    assert shown() == []
-
-
-def test_full_slot_only_loses_metrics(monkeypatch, caplog):
-    monkeypatch.setattr(shared_values, "_NUMBERS", 3)
-    with closing(SharedValues.create(1)) as values:
-        writer = values.writer(1)
-        for number in range(5):
-            writer.value(Name("counter", "f", f"f{number}")).inc(2)
-        assert [(name.sample, value) for name, value in values.read()] == [("f0", 2), ("f1", 2), ("f2", 2)]
-    assert "Metric f4" in caplog.text

@@ -9,7 +9,7 @@ import pytest
 
 from adapters.model import Engine
 from gateway.observability.request_context import CURRENT, RequestContext, SpanIds
-from gateway.observability.tracing import Span, Tracing, operation_of
+from gateway.observability.tracing import Span, Tracing
 
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 SENT = f"00-{TRACE}-b7ad6b7169203331"
@@ -91,14 +91,6 @@ def test_each_attempt_has_its_own_wait_reason_and_outcome():
     assert "the-secret" not in str(spans)
 
 
-def test_an_attempt_that_reached_no_engine_has_no_span():
-    spans: list[Span] = []
-    context = begun(Tracing(spans.append))
-    assert context.spans is not None
-    context.spans.attempt_ended(ENGINE, Attempt(), waited=0.0, error=None)
-    assert spans == []
-
-
 @pytest.mark.parametrize(
     ("status", "error", "failed"),
     [
@@ -133,11 +125,3 @@ def test_a_load_that_no_request_began_is_a_trace_of_its_own():
     assert [span.parent for span in spans] == [None, context.spans.ids]
     assert [span.end - span.start for span in spans] == [500_000_000] * 2
     assert [span.failed for span in spans] == [False, True]
-
-
-def test_operations_are_named_as_the_conventions_do():
-    assert [operation_of(route) for route in ("/v1/completions", "/v1/messages", "/v1/rerank")] == [
-        "text_completion",
-        "chat",
-        "rerank",
-    ]

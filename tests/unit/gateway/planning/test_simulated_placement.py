@@ -2,18 +2,16 @@
 
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.planning.simulator.course_figures import figures
 from gateway.planning.simulator.engine_model import EngineModel
 from gateway.planning.simulator.event_queue import Events
-from gateway.planning.simulator.gateway_model import BOUND, REGION, SMALL_RANK, Simulation, Site
+from gateway.planning.simulator.gateway_model import BOUND, REGION, Simulation, Site
 from gateway.planning.simulator.hardware import Hardware
-from gateway.planning.simulator.shared_prompts import blocks_of, generate_shared
-from gateway.planning.simulator.simulated_request import BLOCK_TOKENS, Blocks, Outcome, Request
-from gateway.planning.simulator.workloads import BIG_RANK, generate
+from gateway.planning.simulator.simulated_request import BLOCK_TOKENS, Request
+from gateway.planning.simulator.workloads import generate
 from loadtests.sim.contestants import contestant
 from tests.support.search import examples
 
@@ -57,16 +55,6 @@ def test_two_small_engines_do_not_change_their_minds():
     assert measured.undone < 0.45
 
 
-def test_adapters_of_big_rank_stay_in_their_pool():
-    site = replace(SITE, pool=1)
-    workload = generate("W2", 10, 20, seed=1, adapters=40, big_ranks=0.25)
-    simulation = Simulation(site, contestant("cost"), workload)
-    course = simulation.run()
-    assert [engine.max_rank for engine in course.engines] == [BIG_RANK, SMALL_RANK, SMALL_RANK, SMALL_RANK]
-    assert {r.engine for r in course.requests if r.rank == BIG_RANK and r.engine} == {"e0"}
-    assert len({r.engine for r in course.requests if r.rank < BIG_RANK and r.engine}) > 1
-
-
 def test_what_is_in_the_prefix_cache_need_not_be_computed():
     hardware, events = Hardware(), Events()
     engine = EngineModel("e", 2, 2, hardware, events, rank=16)
@@ -81,45 +69,3 @@ def test_what_is_in_the_prefix_cache_need_not_be_computed():
     events.until(60)
     assert (first.saved, second.saved, other.saved) == (0, 2 * BLOCK_TOKENS, 0)
     assert first.ttft - second.ttft > hardware.prompt_token * 2 * BLOCK_TOKENS / 1000
-
-
-def test_prefix_caches_shrink_as_sequences_need_the_memory():
-    hardware = replace(Hardware(), kv_tokens=3000, slot_tokens=0, slot_tokens_per_rank=0)
-    events = Events()
-    engine = EngineModel("e", 2, 2, hardware, events, rank=16)
-
-    def ask(blocks: Blocks, prompt: int) -> Request:
-        return Request(events.now, "t", "a", 16, prompt, 10, blocks=blocks, answered=blocks)
-
-    for request in (ask((1, 2, 3), 1000), ask((), 2900), again := ask((1, 2, 3), 1000)):
-        engine.submit(request)
-        events.until(events.now + 30)
-    assert again.saved == 0
-    assert len(engine._cached) * BLOCK_TOKENS <= engine._kv_free
-
-
-def test_prompts_share_blocks_up_to_where_they_differ():
-    half = BLOCK_TOKENS // 2
-    tools, first, second = (1, 3 * half), (2, 2 * half), (3, 2 * half)
-    one, two = blocks_of((tools, first)), blocks_of((tools, second))
-    assert [a == b for a, b in zip(one, two, strict=True)] == [True, False]
-    assert blocks_of((tools, first, second))[:2] == one
-
-
-@pytest.mark.parametrize(("name", "rate", "adapters"), [("agents", 16, 8), ("documents", 6, 2)])
-def test_engines_that_have_seen_a_prompt_save_it(name: str, rate: float, adapters: int):
-    """Also for four workers, who hear of each other's prompts."""
-    workload = generate_shared(name, rate, 40, seed=1, adapters=adapters)
-    for workers in (1, 4):
-        site = Site(engines=4, slots=8, workers=workers, hardware=Hardware.of("h100"))
-        mine, without = (
-            figures(Simulation(site, contestant(policy), workload).run(), site).prefix_ratio
-            for policy in ("cost+wait", "cost+wait+no-affinity")
-        )
-        assert mine > without + 0.03
-
-
-def test_without_common_beginnings_nothing_is_saved():
-    course = Simulation(SITE, contestant("cost"), generate("W1", 5, 20, seed=1)).run()
-    assert {r.saved for r in course.requests} == {0}
-    assert {r.outcome for r in course.requests} == {Outcome.DONE}

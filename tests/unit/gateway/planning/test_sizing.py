@@ -49,18 +49,6 @@ def test_the_answer_is_enough_and_one_engine_less_is_not():
     assert figures(course, fewer).attainment < GOAL.attainment
 
 
-def test_slower_gpus_and_more_seeds_never_need_fewer_engines():
-    workloads = [TRAFFIC.made(60, seed) for seed in (1, 2)]
-    slow = replace(SITE, hardware=hardware_of("h100", 0.4, None))
-    one, both, slower = (
-        size(SITE, workloads[:1], GOAL),
-        size(SITE, workloads, GOAL),
-        size(slow, workloads, GOAL),
-    )
-    assert None not in {one, both, slower}
-    assert one.engines <= both.engines < slower.engines
-
-
 def test_a_gpu_too_slow_for_the_objective_gets_no_number_of_engines():
     site = replace(SITE, hardware=hardware_of("h100", 0.02, None))
     assert size(site, [TRAFFIC.made(30, seed=1)], GOAL) is None
@@ -74,14 +62,6 @@ def test_speed_changes_compute_and_nothing_else(model):
     assert (half.load_seconds(16), half.activate) == (base.load_seconds(16), base.activate)
     assert (half.kv_tokens, half.slot_tokens_per_rank) == (40_000, base.slot_tokens_per_rank)
     assert hardware_of(model, 1.0, None) == base
-
-
-def test_stated_traffic_has_the_stated_means():
-    made = Stated("W1", 50.0, 100, 400.0, 60.0).made(400, seed=5)
-    assert len(made) / 400 == pytest.approx(50, rel=0.05)
-    assert made.prompt.mean() == pytest.approx(400, rel=0.05)
-    assert made.output.mean() == pytest.approx(60, rel=0.05)
-    assert made.adapter.max() < 100
 
 
 def test_resampled_traffic_has_the_hours_rate_shares_and_lengths():

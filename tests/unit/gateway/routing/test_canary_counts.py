@@ -176,9 +176,3 @@ async def test_counts_of_a_failed_report_are_forgotten_not_repeated(counted: Cou
     assert await counted.found() == {}
     counted.request(Lease(STREAM))
     assert (await counted.found())["n"] == 1
-
-
-async def test_a_clock_that_is_behind_counts_into_the_first_slice(counted: Counted):
-    counted.now = SINCE - 5_000_000
-    counted.request(Lease(STREAM))
-    assert (await counted.found())["n"] == 1

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 from datetime import UTC, datetime
 
 import pytest
 
 from gateway.routing.engine_scraper import clock_skew
-from tests.support.waiting import until
 from tests.unit.gateway.routing.conftest import ProberHarness
 
 
@@ -27,17 +25,10 @@ async def test_a_scrape_brings_load_and_counters_at_once(world: ProberHarness):
 
 LIES = {
     "too much": "vllm:prompt_tokens_total 1e30\nvllm:generation_tokens_total 1\n",
-    "beyond floats": "vllm:prompt_tokens_total 1e400\nvllm:generation_tokens_total 1\n",
-    "infinite": "vllm:prompt_tokens_total inf\nvllm:generation_tokens_total 1\n",
-    "no number": "vllm:prompt_tokens_total nan\nvllm:generation_tokens_total 1\n",
-    "below nothing": "vllm:prompt_tokens_total -5\nvllm:generation_tokens_total 1\n",
-    "two points": "vllm:prompt_tokens_total 1.1.1\nvllm:generation_tokens_total 1\n",
-    "an infinite gauge": "vllm:num_requests_running inf\n",
     "an absurd gauge": "vllm:num_requests_waiting 1e18\n",
-    "a negative gauge": "vllm:num_requests_waiting -1e18\n",
     "begun in the year 9999": "process_start_time_seconds 253370764800\n",
-    "begun before time": "process_start_time_seconds -1\n",
 }
+"""tests/unit/gateway/metering/test_engine_metrics.py has the others."""
 
 
 def refused(world: ProberHarness) -> float:
@@ -74,16 +65,6 @@ async def test_metrics_without_end_are_read_to_a_bound(world: ProberHarness, tex
     world.engine.faults.metrics, world.engine.faults.metrics_times = text, times
     await world.prober.probe(world.pool.state("a"))
     assert (world.time.told, world.time.samples, refused(world)) == (["alive"], [], 1)
-
-
-async def test_an_engine_that_left_is_logged_anew_when_it_is_back(world: ProberHarness):
-    world.engine.faults.metrics = LIES["too much"]
-    task = asyncio.create_task(world.prober.run())
-    await until(lambda: world.scraper._refused)
-    del world.catalog.engines["a"]
-    await until(lambda: not world.scraper._refused)
-    task.cancel()
-    await asyncio.wait([task])
 
 
 @pytest.mark.parametrize(

@@ -40,13 +40,6 @@ def on(fingerprint: str, group=EVIL, *, begun: bool = False) -> SuspectRequest:
     return SuspectRequest(fingerprint, group, begun)
 
 
-def test_one_death_refuses_nobody(world: SuspectsHarness):
-    world.die(on("k"), on("g", GOOD))
-    assert (world.suspects.refused("k"), world.suspects.group_refused(EVIL)) == (0, 0)
-    assert world.suspects.suspected(EVIL)
-    assert world.suspects.suspected(GOOD)
-
-
 def test_two_deaths_refuse_a_request_for_ever_longer(world: SuspectsHarness):
     world.die(on("k"))
     for minutes in (1, 2, 4, 8, 15, 15):

@@ -76,24 +76,9 @@ def test_old_requests_earn_nothing():
     assert budget.wait() == WINDOW
 
 
-def test_charges_are_never_refused_but_count():
-    budget, _ = made()
-    for _ in range(50):
-        budget.charge()
-    assert not budget.allows()
-
-
 def test_a_clock_that_stands_still_or_goes_back_breaks_nothing():
     budget, clock = made()
     budget.request()
     clock.now -= 100
     budget.request()
     assert spend(budget) == 10
-
-
-def test_it_is_of_bounded_size():
-    budget, clock = made()
-    for _ in range(1000):
-        budget.request()
-        clock.now += 0.7
-    assert len(budget._seconds) <= WINDOW

@@ -162,10 +162,3 @@ def test_a_damaged_file_is_replaced(host, path, text):
     host.look(clock, redis=0)
     assert clock.now() == host.true()
     assert json.loads(path.read_text())["confirmed"] is True
-
-
-def test_unwritable_clock_file_is_tolerated(host, tmp_path):
-    (tmp_path / "file").write_text("")
-    clock = host.clock(tmp_path / "file" / "clock.json")
-    host.look(clock, redis=0)
-    assert clock.now() == host.true()

@@ -56,15 +56,3 @@ def test_the_innermost_function_of_florins_own_is_named():
     assert cause == "gateway.runtime.loop_watchdog.LoopWatchdog.__init__"
     assert stack.index("test_loop_watchdog.py") < stack.index("gateway/runtime/loop_watchdog.py")
     assert describe(None) == ("unknown", "")
-
-
-def test_blocks_are_remembered_for_an_hour():
-    now = [0.0]
-    watchdog = LoopWatchdog(lambda _cause: None, clock=lambda: now[0])
-    watchdog._report(None, 2.0)
-    now[0] = 3599.0
-    assert [c.message for c in watchdog.conditions()] == [
-        "Blocks in the last hour: 1; last 3,599 s ago, by unknown."
-    ]
-    now[0] = 3601.0
-    assert list(watchdog.conditions()) == []

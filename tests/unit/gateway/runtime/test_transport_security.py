@@ -23,11 +23,6 @@ def pair(tmp_path: Path) -> Files:
     ("settings", "said"),
     [
         (lambda f: {"tls_cert": f.cert}, "FLORIN_TLS_CERT, FLORIN_TLS_KEY: set both or neither"),
-        (lambda f: {"engine_key": f.key}, "FLORIN_ENGINE_CERT, FLORIN_ENGINE_KEY: set both or neither"),
-        (
-            lambda f: {"tls_cert": Path("/no.pem"), "tls_key": f.key},
-            "_KEY: the certificate /no.pem cannot be",
-        ),
         (lambda f: {"tls_client_ca": f.cert}, "FLORIN_TLS_CLIENT_CA has no effect without FLORIN_TLS_CERT"),
         (
             lambda f: {"tls_cert": f.cert, "tls_key": f.key, "tls_client_ca": f.key},

@@ -38,8 +38,3 @@ def test_every_variable_that_the_documentation_names_is_known(path):
         for said in unknown(named)
         if not re.search(r"FLORIN_(KEY|MODEL|MAX_\w+|TLS|LOG|ENGINE|ENGINE_HOST|ENGINE_URL)\b", said)
     ] == []
-
-
-def test_enough_variables_are_looked_at():
-    named = {name for path in PAGES for name in re.findall(r"FLORIN_[A-Z_]*[A-Z]", path.read_text())}
-    assert len(named) > 60

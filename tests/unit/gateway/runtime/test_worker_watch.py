@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from gateway.observability.shared_values import DEATHS_KEPT, SharedValues
+from gateway.observability.shared_values import SharedValues
 from gateway.runtime.worker_watch import CRASHES, WITHIN, WorkerWatch, crash_loop
 
 
@@ -26,14 +26,6 @@ def test_a_crash_loop_is_several_ends_in_little_time():
         values = {name.sample: value for name, value in worker.read()}
         assert values["florin_worker_restarts_total"] == CRASHES + 1
         assert worker.deaths() == [(0, -9), (1, -9), (2, -9), (WITHIN + 0.2, 1)]
-
-
-def test_of_many_deaths_the_last_are_kept():
-    with closing(WorkerWatch(2)) as watch:
-        for number in range(DEATHS_KEPT + 5):
-            watch.crashed(number, float(number))
-        last = range(5, DEATHS_KEPT + 5)
-        assert SharedValues(watch.values.file).deaths() == [(number, number) for number in last]
 
 
 def test_released_slots_are_reused():

@@ -20,15 +20,6 @@ def test_a_free_port_is_taken_for_0_and_named():
         assert server.url_of(listener) == f"http://127.0.0.1:{port}"
 
 
-def test_an_address_with_colons_is_named_in_brackets():
-    try:
-        listener = server.bind("::1", 0)
-    except ServerStartError:
-        pytest.skip("this machine has no IPv6")
-    with listener:
-        assert server.url_of(listener).startswith("http://[::1]:")
-
-
 def test_port_in_use_is_reported():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]

@@ -5,7 +5,11 @@ from __future__ import annotations
 import subprocess
 import sys
 
-SCRIPT = """
+from tests.support.forking import FORKED
+
+SCRIPT = (
+    FORKED
+    + """
 import logging, sys
 from pathlib import Path
 from gateway.config import Settings
@@ -24,6 +28,7 @@ process = group._fork("child", logging.getLogger("florin").error, "why it ends")
 process.join()
 sys.exit(process.exitcode)
 """
+)
 
 
 def test_the_last_lines_of_a_forked_process_are_written(tmp_path):

@@ -71,11 +71,6 @@ async def test_a_caller_without_a_known_key_leaves_nothing(store, seen):
     assert (await store.last_uses([""]), await store.last_errors("")) == ({}, [])
 
 
-async def test_nothing_is_sent_when_nothing_happened(store, seen):
-    store.away = True
-    await seen.report()
-
-
 async def test_reports_wait_for_the_store_and_are_sent_once(store, seen):
     store.away = True
     seen.note(ended("engine_failed"))
@@ -100,14 +95,6 @@ async def test_what_waits_is_bounded(store, seen, monkeypatch):
     kept = [len(await seen.last_errors(f"t{n}")) for n in range(10)]
     assert max(kept) == KEPT_ERRORS
     assert sum(kept) <= 120
-
-
-async def test_a_report_that_came_twice_is_shown_once(store, seen):
-    seen.note(ended("engine_failed"))
-    await seen.report()
-    texts = await store.last_errors("acme")
-    await store.report_activity({}, {"acme": texts})
-    assert len(await seen.last_errors("acme")) == 1
 
 
 async def test_a_request_is_found_by_its_id_alone(store, seen, monkeypatch):

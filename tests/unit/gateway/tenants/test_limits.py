@@ -352,29 +352,6 @@ async def test_while_the_store_hangs_one_request_waits_for_it_and_the_others_are
     await second
 
 
-async def test_the_rest_of_a_budget_goes_to_one_request_at_a_time_on_any_worker():
-    workers = Workers(budget=Budget(tokens_per_day=1000), count=2)
-    for number in range(20):
-        grant = await workers.enter(number, call(10, None))  # may have 32,768 output tokens
-        with pytest.raises(FlorinError) as refused:
-            await workers.enter(number + 1, call(10, None))
-        assert refused.value.code == "budget_reserved"
-        grant.count(10, 0, 30, choices=1)
-        grant.settle()
-        await asyncio.gather(*workers.limiters[number % 2].counters._reporting.values())
-    seen = (await workers.share())["tokens_per_day"]
-    assert seen.used[0] == 20 * 40
-
-
-async def test_no_worker_keeps_a_share_of_a_budget_that_no_request_could_use():
-    workers = Workers(budget=Budget(tokens_per_day=6 * 30), count=2)
-    for _ in range(2):
-        await workers.enter(0, call(10, 20))
-    await workers.pass_time(200)
-    for _ in range(4):
-        await workers.enter(1, call(10, 20))
-
-
 async def test_a_place_is_given_back_before_an_answer_ends_though_a_report_is_under_way():
     """Whoever has the answer may ask again, and another worker. The report says that the first still runs."""
     workers = Workers(Limits(concurrent=1), count=2)

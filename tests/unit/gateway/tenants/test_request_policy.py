@@ -7,9 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gateway.fields.rule import FieldPolicy
-from gateway.tenants.directory import Tenant, dump, load
 from gateway.tenants.request_policy import RequestPolicies
-from gateway.tenants.terms import DEFAULT_POLICY, RequestPolicy
+from gateway.tenants.terms import RequestPolicy
 
 SETTINGS = FieldPolicy(
     max_n=3, media_hosts=frozenset({"a.com"}), structured_outputs=True, passed=frozenset({"new"})
@@ -30,15 +29,3 @@ SETTINGS = FieldPolicy(
 )
 def test_a_tenants_policy_replaces_what_it_names(own: RequestPolicy, changed: dict[str, object]):
     assert RequestPolicies(SETTINGS).of(own) == replace(SETTINGS, **changed)
-
-
-def test_each_policy_is_joined_once():
-    policies = RequestPolicies(SETTINGS)
-    first = policies.of(RequestPolicy(chat_templates=True))
-    assert policies.of(RequestPolicy(chat_templates=True)) is first
-    assert policies.of(RequestPolicy()) is policies.of(DEFAULT_POLICY) is SETTINGS
-
-
-def test_a_tenant_without_its_own_is_recognized_without_hashing():
-    stored = load(Tenant, dump(Tenant("acme", base_access=False, created=1)))
-    assert stored.policy is DEFAULT_POLICY

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
 import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -355,14 +354,6 @@ async def test_a_consumer_may_stop_and_go_on(pool: EnginePool, server: Server):
         assert connection.reusable
 
 
-async def test_a_consumer_may_stop_at_the_end(pool: EnginePool, server: Server):
-    consumer = Consumer(stop_at=b"b")
-    async with streaming(pool, server) as connection:
-        assert await (await delivering(connection, consumer, b"1\r\na\r\n", b"1\r\nb\r\n0\r\n\r\n"))
-        assert not await connection.deliver(consumer)
-        assert consumer.parts == [b"a", b"b"]
-
-
 async def test_a_consumers_error_reaches_the_task(pool: EnginePool, server: Server):
     consumer = Consumer(fail_at=b"b")
     async with streaming(pool, server) as connection:
@@ -412,26 +403,6 @@ async def test_an_engine_may_answer_before_it_has_read_the_request(
         assert await ask(pool, where, b"x" * size) == (413, b"no")
         assert bool(pool._idle) is (size == 10)
         ended.set()
-
-
-async def test_a_connection_lost_while_a_long_request_is_sent_is_an_error(pool: EnginePool, server: Server):
-    async def script(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.readexactly(100_000)
-
-    server.scripts = [script]
-    async with playing(server) as where:
-        with pytest.raises(EngineConnectionError):
-            await ask(pool, where, b"x" * 20_000_000)
-    assert pool.in_use == 0
-
-
-async def test_a_long_request_arrives_whole(pool: EnginePool, server: Server):
-    server.scripts = [server.answering(FIXED)]
-    body = bytes(range(256)) * 20_000
-    async with playing(server) as where:
-        assert [await ask(pool, where, body) for _ in range(2)] == [(200, b"hello")] * 2
-    assert server.bodies == [body, body]
-    assert server.connections == 1
 
 
 async def test_data_on_an_idle_connection_closes_it(pool: EnginePool, server: Server):
@@ -514,24 +485,6 @@ async def test_idle_connections_expire(server: Server, monkeypatch):
     assert not pool._idle
 
 
-async def test_no_connection_in_time(pool: EnginePool):
-    with socket.create_server(("127.0.0.1", 0), backlog=0) as full:
-        port = full.getsockname()[1]
-        fillers = []
-        for _ in range(4):
-            filler = socket.socket()
-            filler.setblocking(False)
-            filler.connect_ex(("127.0.0.1", port))
-            fillers.append(filler)
-        with pytest.raises(OSError):  # TimeoutError
-            await pool.connect(address(f"http://127.0.0.1:{port}"), timeout=0.2)
-        for filler in fillers:
-            filler.close()
-    with pytest.raises(ConnectionRefusedError):
-        await pool.connect(address(f"http://127.0.0.1:{port}"), timeout=PATIENCE_S)
-    assert pool.in_use == 0
-
-
 async def test_tls(server: Server, tmp_path: Path):
     ca = Authority.at(tmp_path)
     files = ca.issue("engine")
@@ -561,16 +514,3 @@ async def test_tls(server: Server, tmp_path: Path):
 )
 def test_addresses(url: str, expected: Address):
     assert astuple(address(url)) == astuple(expected)
-
-
-async def test_a_representation_for_tests(pool: EnginePool, server: Server):
-    server.scripts = [server.answering(FIXED)]
-    async with playing(server) as where:
-        connection = await acquire(pool, where)
-        assert repr(connection) == "<EngineConnection complete buffered=0>"
-        connection.close()
-        assert repr(connection) == "<EngineConnection closed buffered=0>"
-        with pytest.raises(EngineConnectionError, match="the connection was closed"):
-            await connection.send(b"", b"")
-        pool.release(where, connection)
-        assert isinstance(connection, EngineConnection)

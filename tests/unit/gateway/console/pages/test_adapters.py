@@ -7,10 +7,8 @@ import pytest
 from gateway.console.api_client import ApiError
 from gateway.console.pages.adapters import rows
 from gateway.console.pages.adapters.evaluating import plan
-from gateway.console.pages.adapters.registering import registered
-from gateway.console.pages.adapters.release import promotion, switched
-from gateway.fleet.adapters.schemas.adapters import AdapterDetails, PromotedAdapter, RegisteredVersion
-from gateway.fleet.placement.schemas import EnginePlacement, PlacedVersion
+from gateway.console.pages.adapters.release import promotion
+from gateway.fleet.adapters.schemas.adapters import AdapterDetails
 from tests.support.samples import sample
 
 ARM = {
@@ -94,45 +92,6 @@ def test_the_state_is_that_of_the_live_version_and_the_rest_is_noted():
     assert rows.state_cell(adapter_of(live=None, loaded=False)).value == "no live version"
 
 
-def test_the_list_is_narrowed_as_the_url_says():
-    cold = adapter_of(adapter="bolt/x", loaded=False, base_model="other")
-    found = [ADAPTER, cold]
-    assert rows.narrowed(found, {}) == found
-    assert rows.narrowed(found, {"tenant": "acme"}) == [ADAPTER]
-    assert rows.narrowed(found, {"base": "other"}) == [cold]
-    assert rows.narrowed(found, {"show": "cold"}) == [cold]
-    assert rows.narrowed(found, {"show": "loaded"}) == [ADAPTER]
-    assert rows.narrowed(found, {"show": "trouble"}) == []
-    assert rows.narrowed(found, {"show": "rubbish"}) == found
-
-
-def test_when_an_adapter_was_last_used():
-    placements = [
-        sample(PlacedVersion, version="acme/a@v1", idle_seconds=5.0),
-        sample(PlacedVersion, version="acme/a@v2", idle_seconds=2.0),
-        sample(PlacedVersion, version="acme/b@v1", in_flight=1),
-        sample(PlacedVersion, version="acme/c@v1"),
-    ]
-    engine, now = EnginePlacement.read(sample(EnginePlacement, placements=placements)), 10_000_000
-    assert rows.last_used([engine], now) == {"acme/a": 8_000_000, "acme/b": now}
-
-
-def test_evidence_of_any_shape_is_shown():
-    single, several = rows.evidence(
-        {
-            "distance_to_base": 0.0,
-            "first": {"engine": "a"},
-            "none": None,
-            "answers": [{"prompt": "x"}, {"here": "y"}],
-        }
-    )
-    assert single == [("Distance to base", 0.0), ("First", "engine a")]
-    assert several == [
-        {"title": "Answers", "columns": ["prompt", "here"], "rows": [["x", None], [None, "y"]]}
-    ]
-    assert rows.evidence(None) == ([], [])
-
-
 def test_an_evaluation_sends_only_what_its_metric_takes():
     def form(**fields):
         return plan(lambda name: fields.get(name, ""), "{}")
@@ -142,13 +101,3 @@ def test_an_evaluation_sends_only_what_its_metric_takes():
     assert form(threshold="0,9", limit="3") == {"data": "{}", "metric": "exact", "threshold": 0.9, "limit": 3}
     with pytest.raises(ApiError):
         plan(lambda _: "", "  ")
-
-
-def test_what_an_action_did_is_said():
-    promoted = sample(PromotedAdapter, **ADAPTER.body | {"canary": CANARY, "warnings": ["Fewer engines."]})
-    assert switched(PromotedAdapter.read(promoted)).endswith(
-        "for 10 % of calls, and v1 for the other 90 %. Warning: Fewer engines."
-    )
-    added = sample(RegisteredVersion, version="v2", live="v1", created=True)
-    assert "until it is promoted" in registered(RegisteredVersion.read(added))
-    assert "already" in registered(RegisteredVersion.read(added | {"created": False}))

@@ -147,14 +147,6 @@ def test_what_failed_is_named_with_its_reason(fake, fleet):
     assert "apply again" in done.stderr
 
 
-def test_a_gateway_that_refuses_the_file_says_where(fake, fleet):
-    refusal = {"error": error("tenants.A: no.", "invalid_value")}
-    fake.answer("POST", "/admin/v1/apply?prune=false", refusal, 400)
-    done = fake.florin("apply", "-f", fleet)
-    assert (done.exit_code, done.stdout) == (1, "")
-    assert "tenants.A: no." in done.stderr
-
-
 def test_keys_are_sent_as_digests_only(fake, tmp_path, monkeypatch):
     monkeypatch.setenv("ACME_KEY", SECRET)
     (tmp_path / "bolt.key").write_text(f"{SECRET}\n")
@@ -205,12 +197,6 @@ def test_invalid_file_is_a_usage_error_without_a_call(fake, tmp_path, monkeypatc
     assert any(part in done.stderr for part in said.split("|")), done.stderr
     assert SECRET not in done.stderr
     assert "s3cret" not in done.stderr
-
-
-def test_a_file_that_is_not_there(fake, tmp_path):
-    done = fake.florin("apply", "-f", str(tmp_path / "none.yaml"))
-    assert (done.exit_code, fake.asked) == (2, [])
-    assert "none.yaml: [Errno 2]" in done.stderr
 
 
 def test_a_file_on_stdin(fake):

@@ -305,20 +305,6 @@ def test_a_stream_is_the_same_however_it_is_split(deltas: list[dict[str, Any]], 
     assert text == "".join(delta.get("content", "") for delta in words)
 
 
-class CountingReply(MessagesReply):
-    quick = 0
-
-    def text(self, escaped: bytes) -> bytes:
-        self.quick += 1
-        return super().text(escaped)
-
-
-def test_plain_events_are_not_parsed():
-    reply = CountingReply("support")
-    stream(ROLE + said(*"abcdef") + chunk({}, 7, "stop") + last(7), step=100, reply=reply)
-    assert reply.quick == 6
-
-
 @given(st.lists(st.text(max_size=8), min_size=1, max_size=6))
 def test_the_fast_path_says_the_same(words: list[str]):
     fast, slow = MessagesReply("support"), MessagesReply("support")

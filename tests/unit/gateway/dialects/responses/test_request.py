@@ -131,12 +131,6 @@ def test_items_are_messages(given: Any, sent: list[dict[str, Any]]):
     assert messages(given) == sent
 
 
-def test_what_a_client_gets_it_can_send_back():
-    """All fields of an answer's items are known."""
-    call_ = ask([thought("hm"), said("One"), call() | {"status": "completed"}])
-    assert not call_.unknown
-
-
 def test_instructions_and_what_follows_of_the_system_are_one_message():
     given = [
         {"role": "developer", "content": "a"},
@@ -240,17 +234,6 @@ def test_a_wrong_namespace_is_refused(tools: Any, param: str):
         ask(tools=tools)
     assert caught.value.param == param
     assert len(caught.value.message) < 600
-
-
-def test_a_namespace_without_tools_has_none():
-    assert [t["function"]["name"] for t in ask(tools=[AGENTS | {"tools": []}, FUNCTION]).body["tools"]] == [
-        "f"
-    ]
-
-
-def test_no_namespace_is_chosen():
-    with pytest.raises(FlorinError):
-        ask(tools=[AGENTS], tool_choice={"type": "namespace", "name": "agents"})
 
 
 def test_a_tool_of_a_namespace_is_chosen_with_it():

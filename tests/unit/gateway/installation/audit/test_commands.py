@@ -45,11 +45,6 @@ def test_the_list_with_its_filters(fake):
     assert "--cursor abc" in result.stderr
 
 
-def test_json_is_the_apis_object(fake):
-    fake.answer("GET", "/admin/v1/audit?limit=50", page(ENTRY))
-    assert json.loads(fake.florin("audit", "list", "--json").stdout) == page(ENTRY)
-
-
 def test_an_empty_list_and_one_while_redis_is_away(fake):
     fake.answer("GET", "/admin/v1/audit?limit=50", page(complete=False))
     result = fake.florin("audit", "list")

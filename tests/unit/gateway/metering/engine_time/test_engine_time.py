@@ -51,13 +51,10 @@ def rows(ledger, table):
         return [dict(row) for row in connection.execute(select(table).order_by(*keys)).mappings()]
 
 
-def spans(ledger, worker=None):
+def spans(ledger):
     """(phase, start, end) in seconds since T, by start."""
-    return sorted(
-        ((r["phase"], (r["started"] - T) / S, (r["seen"] - T) / S)
-        for r in rows(ledger, engine_spans)
-        if worker in {None, r["worker"]}), key=lambda s: s[1:]
-    )  # fmt: skip
+    found = [(r["phase"], (r["started"] - T) / S, (r["seen"] - T) / S) for r in rows(ledger, engine_spans)]
+    return sorted(found, key=lambda span: span[1:])
 
 
 def watch(time, start, end, *, engine=ENGINE, step=1, every=3, **says):
@@ -110,23 +107,84 @@ def test_since_when_it_counts_and_as_what(said, expected):
 # -- spans
 
 
-def test_an_engine_that_starts_and_dies_is_counted_from_its_process_to_its_last_sign(ledger):
-    time = EngineTime(ledger, "w1")
-    for second in range(10, 40):
+def down(time, start, end):
+    for second in range(start, end):
         time.missed(ENGINE, T + second * S, down=True)
-    watch(time, 41, 100, epoch=T + 12 * S, ready=T + 40 * S)
-    time.missed(ENGINE, T + 101 * S, down=False)
-    time.missed(ENGINE, T + 102 * S, down=True)
+
+
+def missed(time, second):
+    time.missed(ENGINE, T + second * S, down=False)
+
+
+def gone(time):
+    time.gone("a1")
+    time.gone("never")
+
+
+def lived(begun, ready):
+    return {"epoch": T + begun * S, "ready": T + ready * S}
+
+
+OLD = lived(-5, -2)
+BACK = replace(ENGINE, registered=T + 100 * S)
+LIVES = {
+    "it starts, and dies, and comes back": (
+        [
+            (down, 10, 40), (watch, 41, 100, lived(12, 40)), (missed, 101), (down, 102, 103),
+            (watch, 130, 140, lived(103, 129)),
+        ],
+        [("startup", 12, 40), ("up", 40, 100), ("startup", 103, 129), ("up", 129, 140)],
+    ),
+    "a missed probe or two end nothing": (
+        [(watch, 0, 10, OLD), (missed, 12), (watch, 14, 20, OLD)],
+        [("startup", -5, -2), ("up", -2, 20)],
+    ),
+    "a hang is a gap, though the process is the same": (
+        [(watch, 0, 10, OLD), (down, 11, 200), (watch, 200, 210, OLD)],
+        [("startup", -5, -2), ("up", -2, 10), ("up", 199, 210)],
+    ),
+    "a worker that was stopped takes the engine's word for the time between": (
+        [(watch, 0, 10, OLD), (watch, 500, 510, OLD), (watch, 1000, 1010, lived(900, 950))],
+        [("startup", -5, -2), ("up", -2, 10), ("up", 10, 510), ("startup", 900, 950), ("up", 950, 1010)],
+    ),
+    "it left the registry and came back": (
+        [(watch, 0, 10, OLD), (gone,), (watch, 101, 110, {"engine": BACK, **OLD})],
+        [("startup", -5, -2), ("up", -2, 10), ("up", 100, 110)],
+    ),
+    "it does not say when it began": (
+        [(watch, 0, 20, {"every": 1000, "epoch": None})],
+        [("up", 0, 20)],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("life", "expected"), LIVES.values(), ids=LIVES)
+def test_which_time_of_an_engine_is_counted(ledger, life, expected):
+    time = EngineTime(ledger, "w1")
+    for happens, *how in life:
+        says = how.pop() if how and isinstance(how[-1], dict) else {}
+        happens(time, *how, **says)
     assert time.write()
-    assert spans(ledger) == [("startup", 12, 40), ("up", 40, 100)]
-    [row] = [r for r in rows(ledger, engine_spans) if r["phase"] == "up"]
+    assert spans(ledger) == expected
+
+
+def test_a_gateway_that_was_away_while_an_engine_restarted(ledger):
+    for worker, start, says in (("w1", 0, lived(-50, -20)), ("w2", 600, lived(300, 330))):
+        time = EngineTime(ledger, worker)
+        watch(time, start, start + 30, **says)
+        time.write()
+    assert spans(ledger)[2:] == [("startup", 300, 330), ("up", 330, 630)]
+
+
+def test_a_span_says_of_which_engine_it_is_and_at_which_terms(ledger):
+    time = EngineTime(ledger, "w1")
+    watch(time, 0, 10)
+    time.write()
+    [row, *_] = rows(ledger, engine_spans)
     assert {k: row[k] for k in ("engine", "worker", "gpu_type", "gpu_count", "purchase", "base_model")} == {
         "engine": "a1", "worker": "w1", "gpu_type": "h100", "gpu_count": 2, "purchase": "on_demand",
         "base_model": "base",
     }  # fmt: skip
-    watch(time, 130, 140, epoch=T + 103 * S, ready=T + 129 * S)
-    assert time.write()
-    assert spans(ledger)[2:] == [("startup", 103, 129), ("up", 129, 140)]
 
 
 def test_writing_extends_and_changes_nothing_without_news(ledger):
@@ -141,59 +199,6 @@ def test_writing_extends_and_changes_nothing_without_news(ledger):
     assert [(r["started"], r["seen"]) for r in rows(ledger, engine_spans) if r["phase"] == "up"] == [
         (first[-1]["started"], T + 20 * S)
     ]
-
-
-def test_a_missed_probe_or_two_end_nothing(ledger):
-    time = EngineTime(ledger, "w1")
-    watch(time, 0, 10, epoch=T - 200 * HOUR, ready=T - 200 * HOUR)
-    time.missed(ENGINE, T + 12 * S, down=False)
-    watch(time, 14, 20, epoch=T - 200 * HOUR, ready=T - 200 * HOUR)
-    time.write()
-    assert [s[2] for s in spans(ledger)] == [20]
-
-
-def test_a_hang_is_a_gap_though_the_process_is_the_same(ledger):
-    time = EngineTime(ledger, "w1")
-    old = {"epoch": T - 5 * S, "ready": T - 2 * S}
-    watch(time, 0, 10, **old)
-    for second in range(11, 200):
-        time.missed(ENGINE, T + second * S, down=True)
-    watch(time, 200, 210, **old)
-    time.write()
-    assert spans(ledger) == [("startup", -5, -2), ("up", -2, 10), ("up", 199, 210)]
-
-
-def test_a_gateway_that_was_away_loses_nothing_of_an_engine_that_went_on(ledger):
-    old = {"epoch": T - 50 * S, "ready": T - 20 * S}
-    killed = EngineTime(ledger, "w1")
-    watch(killed, 0, 10, **old)
-    killed.write()
-    watch(killed, 11, 19, **old)  # never written: kill -9
-    successor = EngineTime(ledger, "w2")
-    watch(successor, 600, 630, **old)
-    successor.write()
-    assert spans(ledger) == [("startup", -50, -20), ("up", -20, 10), ("up", 10, 630)]
-
-
-def test_a_gateway_that_was_away_while_an_engine_restarted(ledger):
-    first = EngineTime(ledger, "w1")
-    watch(first, 0, 10, epoch=T - 50 * S, ready=T - 20 * S)
-    first.write()
-    second = EngineTime(ledger, "w2")
-    watch(second, 600, 630, epoch=T + 300 * S, ready=T + 330 * S)
-    second.write()
-    assert spans(ledger)[2:] == [("startup", 300, 330), ("up", 330, 630)]
-
-
-def test_workers_beside_each_other_count_nothing_twice_that_one_of_them_began(ledger):
-    w1, w2 = EngineTime(ledger, "w1"), EngineTime(ledger, "w2")
-    says = {"epoch": T - 50 * S, "ready": T - 20 * S}
-    watch(w1, 0, 60, **says)
-    w1.write()
-    watch(w2, 30, 61, **says)
-    w2.write()
-    assert spans(ledger, "w2") == [("up", 30, 61)]
-    assert spans(ledger, "w1") == [("startup", -50, -20), ("up", -20, 60)]
 
 
 def test_a_restart_that_no_probe_noticed(ledger):
@@ -217,45 +222,16 @@ def test_other_terms_are_another_span_without_a_gap(ledger):
     assert moved == {-1, 0}  # the minute before, too: a gap there might have been bridged
 
 
-def test_a_worker_that_stood_still_takes_the_engines_word_for_the_time_between(ledger):
-    time = EngineTime(ledger, "w1")
-    says = {"epoch": T - 5 * S, "ready": T - 2 * S}
-    watch(time, 0, 10, **says)
-    time.alive(ENGINE, T + 500 * S)  # not asked yet when it began
-    watch(time, 501, 510, **says)
-    time.write()
-    assert spans(ledger) == [("startup", -5, -2), ("up", -2, 10), ("up", 10, 510)]
-    watch(time, 1000, 1010, epoch=T + 900 * S, ready=T + 950 * S)
-    time.write()
-    assert spans(ledger)[3:] == [("startup", 900, 950), ("up", 950, 1010)]
-
-
-def test_an_engine_that_does_not_say_when_it_began_counts_from_when_it_was_seen(ledger):
-    time = EngineTime(ledger, "w1")
-    watch(time, 0, 20, every=1000, epoch=None)
-    time.write()
-    assert spans(ledger) == [("up", 0, 20)]
+def test_an_engine_without_metrics_counts_from_when_it_was_seen_once_it_had_time_to_tell(ledger):
     silent = EngineTime(ledger, "w2")
     for second in range(20):
-        silent.alive(ENGINE, T + second * S)  # no metrics at all
+        silent.alive(ENGINE, T + second * S)
     silent.write()
-    assert spans(ledger, "w2") == []  # it may still tell
+    assert spans(ledger) == []  # it may still tell
     for second in range(20, 40):
         silent.alive(ENGINE, T + second * S)
     silent.write()
-    assert spans(ledger, "w2") == [("up", 0, 39)]
-
-
-def test_an_engine_that_left_the_registry_ends_and_begins_anew(ledger):
-    time = EngineTime(ledger, "w1")
-    says = {"epoch": T - 5 * S, "ready": T - 2 * S}
-    watch(time, 0, 10, **says)
-    time.gone("a1")
-    time.gone("never")
-    back = replace(ENGINE, registered=T + 100 * S)
-    watch(time, 101, 110, engine=back, **says)
-    time.write()
-    assert spans(ledger) == [("startup", -5, -2), ("up", -2, 10), ("up", 100, 110)]
+    assert spans(ledger) == [("up", 0, 39)]
 
 
 def test_engine_hours_that_grew_are_marked_to_be_rolled_up(ledger):
@@ -377,15 +353,16 @@ def counted(ledger):
     return {(r["engine"], r["prompt_tokens"]) for r in rows(ledger, engine_counters)}
 
 
-@pytest.mark.parametrize("gone", [False, True])
 @pytest.mark.parametrize(
-    "lie", [{"prompt": 10**30}, {"epoch": 10**30}, {"cached": 2**63}, {"completion": -(10**30)}], ids=str
-)
-def test_counters_that_cannot_be_hold_up_no_other_engines(ledger, caplog, lie, gone):
+    ("lie", "left"),
+    [({"prompt": 10**30}, False), ({"epoch": 10**30}, True), ({"cached": 2**63}, False), ({"completion": -(10**30)}, True)],
+    ids=str,
+)  # fmt: skip
+def test_counters_that_cannot_be_hold_up_no_other_engines(ledger, caplog, lie, left):
     time, bad, other = EngineTime(ledger, "w"), replace(ENGINE, name="bad"), replace(ENGINE, name="b1")
     for engine in (ENGINE, bad, other):
         watch(time, 0, 12, engine=engine, **(lie if engine is bad else {}))
-    if gone:
+    if left:
         time.gone("bad")
     assert time.write()
     assert {name for name, _ in counted(ledger)} == {"a1", "b1"}

@@ -44,21 +44,13 @@ def test_an_id_that_was_given_twice_keeps_both_notes(ledger):
     assert sorted(everything(ledger), key=lambda e: e.subject) == [first, second]
 
 
-@pytest.mark.parametrize("change", ["UPDATE audit_log SET actor = 'x'", "DELETE FROM audit_log"])
-def test_nothing_is_changed_or_removed(ledger, change):
-    ship(ledger, [entry()])
-    with pytest.raises(LedgerUnavailableError, match="append-only"), ledger.write() as connection:
-        connection.execute(text(change))
-    assert everything(ledger) == [entry()]
-
-
-def test_nothing_is_emptied_on_postgresql(ledger):
+def test_nothing_is_changed_or_removed(ledger):
     ship(ledger, [entry()])
     with ledger.read() as connection:
-        if connection.dialect.name != "postgresql":
-            return  # SQLite has no TRUNCATE
-    with pytest.raises(LedgerUnavailableError, match="append-only"), ledger.write() as connection:
-        connection.execute(text("TRUNCATE audit_log"))
+        emptied = ["TRUNCATE audit_log"] if connection.dialect.name == "postgresql" else []
+    for change in ("UPDATE audit_log SET actor = 'x'", "DELETE FROM audit_log", *emptied):
+        with pytest.raises(LedgerUnavailableError, match="append-only"), ledger.write() as connection:
+            connection.execute(text(change))
     assert everything(ledger) == [entry()]
 
 

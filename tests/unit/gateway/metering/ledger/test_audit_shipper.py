@@ -1,6 +1,5 @@
 """Entries on their way from the store to the ledger, whatever dies or is away in between."""
 
-import asyncio
 import itertools
 from dataclasses import replace
 
@@ -108,25 +107,6 @@ async def test_a_store_that_comes_back_empty_with_its_clock_behind(store, ledger
     await note(empty, *anew)
     await shipper.ship()
     assert sorted(names(ledger)) == [*MANY, *anew]
-
-
-async def test_a_store_that_comes_back_as_it_was_before(store, ledger):
-    """What was shipped and is undone stays told: it was done. What comes then is told, too."""
-    shipper = AuditShipper(store, ledger)
-    await note(store, *MANY)
-    await shipper.ship()
-    old = MemoryStore(clock=itertools.count(1_700_000_000_000).__next__)
-    await note(old, *MANY[:6])
-    shipper.store = old
-    await note(old, "acme/x")
-    await shipper.ship()
-    assert sorted(names(ledger)) == [*MANY, "acme/x"]
-
-
-async def test_two_who_ship_at_once(store, ledger):
-    await note(store, *MANY)
-    await asyncio.gather(*(AuditShipper(store, ledger).ship() for n in range(3)))
-    assert names(ledger) == MANY
 
 
 async def test_an_entry_that_no_database_can_hold_holds_up_no_others(store, ledger, caplog):

@@ -1,5 +1,4 @@
 import logging
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -76,19 +75,6 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(blank_url, monkeyp
     ledger.close()
 
 
-def test_an_upgrade_from_an_earlier_release_is_logged(ledger, monkeypatch, caplog):
-    with ledger.read():
-        pass
-    before = migrations.HEAD
-    with monkeypatch.context() as patched:
-        patched.setattr(migrations, "REVISIONS", (*migrations.REVISIONS, "9999"))
-        patched.setattr(migrations, "HEAD", "9999")
-        patched.setattr(migrations, "upgrade", lambda *_: None)
-        with caplog.at_level(logging.INFO, "florin.metering"):
-            migrations.migrate(ledger._engine)
-    assert f"Ledger: schema upgraded from {before} to 9999." in caplog.messages
-
-
 def test_logging_is_left_as_it_was(blank_url):
     handlers, level = list(logging.root.handlers), logging.root.level
     ours = logging.getLogger("florin.metering")
@@ -109,17 +95,3 @@ def test_postgresql_is_told_what_its_columns_mean(postgres, postgres_template):
         columns = {c["name"]: c["comment"] for c in described.get_columns("usage_records")}
         engine.dispose()
     assert columns["batch"].startswith("number of the inserting transaction")
-
-
-def test_several_databases_at_once_in_one_process(tmp_path):
-    """As gateways of tests do: alembic itself knows no threads."""
-    engines = [create_engine(f"sqlite:///{tmp_path}/{n}.db") for n in range(4)]
-    with ThreadPoolExecutor(len(engines)) as pool:
-        list(pool.map(migrations.migrate, engines))
-    for engine in engines:
-        with engine.connect() as connection:
-            assert (
-                connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
-                == migrations.HEAD
-            )
-        engine.dispose()

@@ -1,7 +1,7 @@
 from datetime import UTC, datetime
 
 import pytest
-from sqlalchemy import func, select
+from sqlalchemy import select
 
 from gateway.metering.ledger import retention
 from gateway.metering.ledger.chain import seal
@@ -15,8 +15,6 @@ from gateway.metering.ledger.schema import (
     engine_probes,
     ledger_state,
     periods,
-    rollups,
-    usage_records,
 )
 from gateway.units import HOUR
 from tests.unit.gateway.metering.make import record
@@ -101,15 +99,6 @@ def test_nothing_goes_that_waits_to_be_rolled_up(months):
     assert prune(months, NOW, 30).records == 3
 
 
-def test_few_at_a_time(ledger):
-    ledger.insert([in_month(f"r{i}", 2026, 1) for i in range(25)])
-    close(ledger, "2026-01")
-    rolled(ledger)
-    assert prune(ledger, NOW, 30, most=10) == Pruned(10, more=True)
-    assert len(kept(ledger)) == 15
-    assert prune(ledger, NOW, 30, most=100) == Pruned(15, more=False)
-
-
 def test_what_comes_afterwards_goes_to_quarantine_and_marks_nothing(months):
     prune(months, NOW, 90)
     again, late, edge = in_month("m1", 2026, 1), in_month("late", 2026, 2), in_month("new", 2026, 3)
@@ -156,26 +145,6 @@ def test_an_attempt_that_ran_across_the_end_is_kept(ledger):
     rolled(ledger)
     assert prune(ledger, NOW, 30).records == 1
     assert kept(ledger) == {"long"}
-
-
-def test_an_empty_ledger(ledger):
-    assert prune(ledger, NOW, 1) == Pruned(0, more=False)
-    with ledger.read() as connection:
-        for table in (usage_records, rollups):
-            assert connection.execute(select(func.count()).select_from(table)).scalar() == 0
-
-
-def test_a_call_that_finds_nothing_writes_nothing(months):
-    def batch():
-        with months.read() as connection:
-            return connection.execute(
-                select(ledger_state.c.value).where(ledger_state.c.name == "batch")
-            ).scalar()
-
-    prune(months, NOW, 90)
-    before = batch()
-    assert prune(months, NOW, 90) == Pruned(0, more=False)
-    assert batch() == before
 
 
 def test_a_removal_that_was_interrupted_is_finished(months, monkeypatch):

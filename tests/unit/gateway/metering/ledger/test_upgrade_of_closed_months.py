@@ -115,7 +115,6 @@ def charged_in_files(ledger, tenant, month, path):
     )
 
 
-@pytest.mark.both_databases
 @pytest.mark.parametrize("fill", [fill_to_the_end, in_yen])
 def test_closed_months_and_invoices_stay_as_they_were(blank_url, tmp_path, fill):
     before = closed_then(f"sqlite:///{tmp_path}/before.db", fill)

@@ -159,15 +159,6 @@ def test_segments_rotate_and_begin_with_what_is_open(make, directory):
     assert names(directory) == ["long", *(f"req-{i}" for i in range(20))]
 
 
-def test_nothing_is_lost_when_segments_change_under_a_writer(make, directory):
-    wal = make(segment_bytes=2_000, sync_interval=0.001)
-    for i in range(1_000):
-        assert wal.append(record(f"req-{i}").line())
-        assert i % 250 != 249 or wal.flush()  # a thread that comes late writes all into one segment
-    assert len(directory.segments()) > 2
-    assert names(directory) == [f"req-{i}" for i in range(1_000)]
-
-
 class Disk:
     """os.write and fdatasync that can be told to fail; a failing write leaves half of its bytes."""
 
@@ -216,27 +207,6 @@ async def test_a_failing_disk_is_seen_and_what_was_appended_is_written_later(
     assert not list(directory.path.glob(".*.jsonl"))
     assert caplog.text.count("held in memory") == 1
     assert caplog.text.count("writable again") == 1
-
-
-def test_a_new_segment_that_cannot_be_made_leaves_the_old_one_in_use(make, directory, monkeypatch):
-    wal = make(segment_bytes=1_000)
-    rename = type(directory.path).rename
-
-    def fails(path, target):
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(type(directory.path), "rename", fails)
-    monkeypatch.setattr(wal_module, "_RETRY", 0.0)
-    for i in range(5):
-        wal.append(record(f"req-{i}").line())
-        wal.flush()
-    assert not wal.healthy
-    assert names(directory) == [f"req-{i}" for i in range(5)]
-    assert directory.segments() == [1]
-    monkeypatch.setattr(type(directory.path), "rename", rename)
-    assert wal.flush()
-    assert wal.healthy
-    assert directory.segments() == [1, 2]
 
 
 def test_memory_is_bounded_while_nothing_can_be_written_and_finals_have_the_last_half(

@@ -66,12 +66,6 @@ def test_batches_are_bounded_and_miss_nothing(directory):
     assert sum(len(b.lines) for b in batches) == count
 
 
-def test_a_file_that_is_no_log_does_not_stop_the_reader(directory):
-    directory.segment(1).write_bytes(b"x" * (2 * CHUNK + 5))
-    directory.segment(2).write_bytes(b"two\n")
-    assert lines(directory, dead=False)[-1] == b"two"
-
-
 def test_nor_does_a_damaged_stretch_in_the_segment_that_grows(directory):
     directory.segment(1).write_bytes(b"\0" * (CHUNK + 5) + b"\ntwo\n")
     assert lines(directory, dead=False)[-1] == b"two"

@@ -156,15 +156,6 @@ def test_an_adoption_that_breaks_off_is_taken_up_again(shipper, ledger, tmp_path
     assert not dead.path.exists()
 
 
-def test_a_living_worker_is_left_alone(shipper, ledger, tmp_path):
-    living = WorkerDirectory.create(tmp_path / "usage", "living")
-    living.segment(1).write_bytes(intent("running").line())
-    assert shipper.flush_now(PATIENCE_S)
-    assert outcomes(ledger) == {}
-    assert living.segments() == [1]
-    living.release()
-
-
 def test_damaged_lines_are_passed_over_and_counted(shipper, mine, ledger, metrics):
     mine.segment(1).write_bytes(record("a").line()[:-9] + b"\n" + b"\x00\xff\n" + record("b").line())
     assert shipper.flush_now(PATIENCE_S)
@@ -223,14 +214,6 @@ def test_a_database_that_is_away_refuses_nobody(tmp_path, mine, metrics):
         shipper.flush_now(PATIENCE_S)
     assert not (tmp_path / "usage" / "refused.jsonl").exists()
     ledger.close()
-
-
-def test_a_whole_line_that_is_no_record_is_set_aside(shipper, mine, ledger, tmp_path):
-    odd = record("odd", outcome="unheard of").line()
-    mine.segment(1).write_bytes(record("a").line() + odd + record("b").line())
-    assert shipper.flush_now(PATIENCE_S)
-    assert outcomes(ledger) == {"a": "ok", "b": "ok"}
-    assert (tmp_path / "usage" / "refused.jsonl").read_bytes() == odd
 
 
 class InserterStub:
@@ -338,25 +321,6 @@ def test_a_disk_too_full_for_the_note_is_still_made_room_on(shipper, mine, ledge
     assert mine.segments() == [2]
     assert shipper.flush_now(PATIENCE_S)
     assert outcomes(ledger) == {"a": "ok", "b": "ok"}
-
-
-def test_the_age_of_the_backlog_is_shown(shipper, mine, ledger, metrics):
-    mine.segment(1).write_bytes(record("a", dispatched=0, first_token=None, ended=1).line())
-    ledger.away = True
-    with pytest.raises(LedgerUnavailableError):
-        shipper.flush_now(PATIENCE_S)
-    assert shipper.age > 1e9
-    ledger.away = False
-    assert shipper.flush_now(PATIENCE_S)
-    assert shipper.age == 0
-
-
-def test_a_backlog_is_shipped_as_far_as_patience_goes(shipper, mine, ledger):
-    mine.segment(1).write_bytes(b"".join(record(f"r{i}").line() for i in range(2000)))
-    assert not shipper.flush_now(patience=0)
-    assert 0 <= len(outcomes(ledger)) < 2000
-    assert shipper.flush_now(PATIENCE_S)
-    assert len(outcomes(ledger)) == 2000
 
 
 def test_close_leaves_nothing_behind(shipper, mine, ledger, monkeypatch):

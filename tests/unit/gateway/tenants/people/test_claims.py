@@ -122,8 +122,3 @@ def test_times(exp, more, code):
 def test_settings_that_cannot_work_are_refused(name, value, words):
     with pytest.raises(ValueError, match=words):
         Settings(**(RULES | {name: value}))
-
-
-def test_the_name_that_people_are_shown_by():
-    assert person({"groups": ["ops"], "preferred_username": "jane@x.y"}).label == "jane@x.y"
-    assert person({"groups": ["ops"], "name": "Jane", "preferred_username": "jane@x.y"}).label == "Jane"

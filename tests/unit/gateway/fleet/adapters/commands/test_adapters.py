@@ -11,50 +11,31 @@ from tests.support.samples import sample
 
 PATH = "/admin/v1/adapters/acme/support"
 ADAPTER = sample(
-    Adapter,
-    adapter="acme/support",
-    live="v1",
-    versions=["v1", "v2"],
-    pinned=False,
-    min_replicas=0,
-    max_replicas=None,
+    Adapter, adapter="acme/support", live="v1", versions=["v1", "v2"], pinned=False, min_replicas=0, max_replicas=None,
     placed=[
         {"engine": "a1", "state": "resident", "version": "v1"},
         {"engine": "a2", "state": "loading", "version": "v2"},
     ],
-)
+)  # fmt: skip
 CANARY = {**ADAPTER, "canary": sample(Canary, version="v2", weight=10)}
 VERSION = sample(
-    VersionDetails,
-    version="v1",
-    state="live",
-    digest="sha256:0123456789abcdef",
-    rank=8,
-    size_bytes=151_552,
-    base_model="base",
-    created=1_700_000_000_000_000,
-    placed=ADAPTER["placed"][:1],
-)
+    VersionDetails, version="v1", state="live", digest="sha256:0123456789abcdef", rank=8, size_bytes=151_552,
+    base_model="base", created=1_700_000_000_000_000, placed=ADAPTER["placed"][:1],
+)  # fmt: skip
 SHOWN = {**ADAPTER, "comparison": None}
-RETIRED = {name: value for name, value in VERSION.items() if name != "evaluation"} | {
+RETIRED = {n: v for n, v in VERSION.items() if n != "evaluation"} | {
     "adapter": "acme/support",
     "version": "v2",
 }
-NO_WARNING = {"warnings": []}
-PROMOTED = ADAPTER | NO_WARNING
+PROMOTED = ADAPTER | {"warnings": []}
 RELEASE = "/admin/v1/adapters/acme/support/versions/v2/release"
 LIVE_BODY = {"version": "v2"}
 WARNING = {
-    "code": "chat_template_differs",
-    "message": "It was trained with another template.",
-    "found": "x",
-    "expected": "y",
-    "remedy": "Train with the base's.",
-    "severity": "warning",
-}
+    "code": "chat_template_differs", "message": "It was trained with another template.", "found": "x", "expected": "y",
+    "remedy": "Train with the base's.", "severity": "warning",
+}  # fmt: skip
 
 CASES = [
-    (("list",), "GET", "/admin/v1/adapters", None, {"data": [ADAPTER]}, "a1, a2 (loading)"),
     (("list", "--tenant", "acme"), "GET", "/admin/v1/adapters?tenant=acme", None, {"data": [CANARY]}, "v2, 10 %"),
     (
         ("list", "--problems", "--base", "b", "--engine", "a1", "--state", "canary"),
@@ -64,23 +45,12 @@ CASES = [
     ),
     (("list", "--problems"), "GET", "/admin/v1/adapters?problems=true", None, {"data": []}, "No adapter has a problem."),
     (
-        ("list",), "GET", "/admin/v1/adapters", None,
-        {"data": [{**ADAPTER, "trouble": [{"version": "v2", "state": "quarantined", "reason": "x"}]}]},
-        "v2 is quarantined",
-    ),
-    (("show", "acme/support"), "GET", PATH, None, {**SHOWN, "version_details": [VERSION]}, "151,552"),
-    (
-        ("promote", "acme/support", "v2"),
-        "PUT", f"{PATH}/live", LIVE_BODY, {**PROMOTED, "live": "v2"}, "acme/support now serves v2.",
+        ("show", "acme/support"), "GET", PATH, None,
+        {**SHOWN, "cost_centre": "R&D", "version_details": [VERSION]}, "151,552",
     ),
     (
         ("promote", "acme/support", "2", "--no-wait"),
-        "PUT", f"{PATH}/live", {**LIVE_BODY, "wait": False}, {**PROMOTED, "live": "v2"}, "now serves v2.",
-    ),
-    (
-        ("promote", "acme/support", "v2", "--weight", "10"),
-        "PUT", f"{PATH}/live", {**LIVE_BODY, "weight": 10}, CANARY | NO_WARNING,
-        "acme/support now serves v2 for 10 % of calls, and v1 for the other 90 %.",
+        "PUT", f"{PATH}/live", {**LIVE_BODY, "wait": False}, {**PROMOTED, "live": "v2"}, "acme/support now serves v2.",
     ),
     (
         (
@@ -94,17 +64,16 @@ CASES = [
                 "action": "rollback", "max_error_rate": 0.02, "window_seconds": 600, "then": [50, 100],
             },
         },
-        CANARY | NO_WARNING, "acme/support now serves v2 for 10 % of calls",
+        CANARY | {"warnings": []}, "acme/support now serves v2 for 10 % of calls, and v1 for the other 90 %.",
     ),
     (
         ("promote", "acme/support", "v2", "--weight", "10", "--guard", "none"),
-        "PUT", f"{PATH}/live", {**LIVE_BODY, "weight": 10, "guard": None}, CANARY | NO_WARNING, "acme/support now serves v2",
+        "PUT", f"{PATH}/live", {**LIVE_BODY, "weight": 10, "guard": None}, CANARY | {"warnings": []}, "now serves v2",
     ),
     (("rollback", "acme/support"), "POST", f"{PATH}/rollback", None, ADAPTER, "acme/support now serves v1."),
     (
         ("retire", "acme/support", "2"),
-        "POST", f"{PATH}/versions/v2/retire", None, RETIRED,
-        "acme/support@v2 is retired.",
+        "POST", f"{PATH}/versions/v2/retire", None, RETIRED, "acme/support@v2 is retired.",
     ),
     (("pin", "acme/support"), "PUT", f"{PATH}/pin", {"pinned": True}, {**ADAPTER, "pinned": True}, "is pinned"),
     (("unpin", "acme/support"), "PUT", f"{PATH}/pin", {"pinned": False}, ADAPTER, "is not pinned"),
@@ -118,17 +87,8 @@ CASES = [
         "PUT", f"{PATH}/replicas", {"max_replicas": None}, {**ADAPTER, "warnings": []}, "at least 0 replicas",
     ),
     (
-        ("update", "acme/support", "--cost-centre", "R&D"),
-        "PUT", f"{PATH}/cost-centre", {"cost_centre": "R&D"}, {**ADAPTER, "cost_centre": "R&D"},
-        "acme/support has the cost centre R&D.",
-    ),
-    (
         ("update", "acme/support", "--cost-centre", "none"),
         "PUT", f"{PATH}/cost-centre", {"cost_centre": None}, ADAPTER, "acme/support has no cost centre.",
-    ),
-    (
-        ("show", "acme/support"), "GET", PATH, None,
-        {**SHOWN, "cost_centre": "R&D", "version_details": [VERSION]}, "R&D",
     ),
     (
         ("remove", "acme/support", "--yes"),
@@ -154,18 +114,17 @@ def test_a_command_asks_prints_and_ends_well(fake, case):
 
 
 def test_a_table_of_versions_says_what_each_is_and_why(fake):
+    evidence = {
+        "distance_to_base": 0.001, "first": {"engine": "a2"}, "base_drift": None,
+        "answers": [{"prompt": "Hi", "here": "I am"}, {"prompt": "Ho", "here": "You are", "base": "We"}],
+    }  # fmt: skip
     quarantined = {
         "version": "v2",
         "state": "quarantined",
         "reason": "It answers like its base.",
-        "evidence": {
-            "distance_to_base": 0.001,
-            "first": {"engine": "a2"},
-            "base_drift": None,
-            "answers": [{"prompt": "Hi", "here": "I am"}, {"prompt": "Ho", "here": "You are", "base": "We"}],
-        },
         "placed": [],
     }
+    quarantined |= {"evidence": evidence}
     versions = [
         VERSION | {"warnings": [WARNING]},
         VERSION | quarantined,
@@ -173,9 +132,8 @@ def test_a_table_of_versions_says_what_each_is_and_why(fake):
         VERSION | {"version": "v4", "state": "retired"},
         VERSION | {"version": "v5", "state": "failed", "reason": "a1 said no."},
     ]
-    fake.answer(
-        "GET", PATH, {**CANARY, "comparison": None, "history": ["v3", "v5"], "version_details": versions}
-    )
+    details = {"comparison": None, "history": ["v3", "v5"], "version_details": versions}
+    fake.answer("GET", PATH, CANARY | details)
     shown = fake.florin("adapter", "show", "acme/support").stdout
     rows = {line.split()[0]: line for line in shown.splitlines() if line.startswith("v") and "sha256" in line}
     assert [" ".join(rows[v].split()[1:3]) for v in ("v1", "v3", "v4", "v5")] == [
@@ -227,18 +185,6 @@ def test_bounds_of_replicas_that_make_no_sense_are_not_sent(fake, options):
     assert fake.asked == []
 
 
-def test_an_update_without_a_change_says_what_to_give(fake):
-    answer = fake.florin("adapter", "update", "acme/support")
-    assert answer.exit_code == 2
-    assert "--cost-centre" in answer.stderr
-
-
-def test_a_minimum_that_cannot_be_reached_is_said(fake):
-    warning = "acme/support can be on 1 engines with region=eu, fewer than the 2 wanted"
-    fake.answer("PUT", f"{PATH}/replicas", {**ADAPTER, "min_replicas": 2, "warnings": [warning]})
-    assert f"Warning: {warning}." in fake.florin("adapter", "scale", "acme/support", "--min", "2").stderr
-
-
 @pytest.mark.parametrize(
     "said",
     [("--then", "50"), ("--guard", "none", "--window", "10m"), ("--guard", "hold", "--window", "soon")],
@@ -250,11 +196,10 @@ def test_a_guard_that_is_not_clear_is_asked_of_nobody(fake, said):
     assert fake.asked == []
 
 
-@pytest.mark.parametrize("name", ["v2", "2"])
 @pytest.mark.parametrize(
-    ("released", "said"),
-    [(True, "acme/support@v2 is released"), (False, "acme/support@v2 was neither quarantined nor failed")],
-)
+    ("name", "released", "said"),
+    [("v2", True, "acme/support@v2 is released"), ("2", False, "acme/support@v2 was neither quarantined nor failed")],
+)  # fmt: skip
 def test_a_version_is_released(fake, name, released, said):
     body = sample(ReleasedVersion, adapter="acme/support", version="v2", released=released)
     fake.answer("POST", RELEASE, body)

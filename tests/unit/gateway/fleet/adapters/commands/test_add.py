@@ -61,23 +61,17 @@ def test_a_file_beyond_tars_old_limit_is_packed(tmp_path, monkeypatch):
     pieces.close()
 
 
-def test_an_archive_is_sent_as_it_is(tmp_path):
-    archive = tmp_path / "a.tar.gz"
-    archive.write_bytes(bytes(range(256)) * 5000)
-    assert sent(parcel(archive)) == archive.read_bytes()
-
-
 def test_packing_needs_no_memory(tmp_path):
     directory = write_adapter(tmp_path / "big")
     with (directory / "adapter_model.safetensors").open("r+b") as file:
-        file.truncate(300 * 1024**2)
+        file.truncate(60 * 1024**2)
     tracemalloc.start()
     try:
         count = sum(len(piece) for piece in parcel(directory).pieces())
         _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert count > 300 * 1024**2
+    assert count > 60 * 1024**2
     assert peak < 20 * PIECE
 
 
@@ -111,23 +105,13 @@ def test_a_file_that_changes_while_it_is_sent(tmp_path, change):
 # -- the command
 
 
-def test_an_upload_is_one_request_with_a_length(fake, tmp_path):
-    directory = write_adapter(tmp_path / "run-3")
-    path = "/admin/v1/adapters/upload?adapter=acme%2Fsupport&file_name=run-3"
-    fake.answer("POST", path, ADDED)
-    result = fake.florin("adapter", "add", "acme/support", "--upload", str(directory))
-    assert result.exit_code == 0, result.output
-    assert "registered and live" in result.stdout
-    [(_, _, body)] = fake.asked
-    assert body == sent(parcel(directory))
-
-
 def test_an_adapter_in_a_folder_is_sent_and_what_lies_beside_it_is_named(fake, tmp_path):
     directory = write_adapter(tmp_path / "run-3" / "train")
     (directory / "metrics.json").write_text("{}")
     fake.answer("POST", "/admin/v1/adapters/upload?adapter=acme%2Fsupport&file_name=run-3", ADDED)
     result = fake.florin("adapter", "add", "acme/support", "--upload", str(tmp_path / "run-3"))
     assert result.exit_code == 0, result.output
+    assert "registered and live" in result.stdout
     [(_, _, body)] = fake.asked
     assert body == sent(parcel(directory))
     assert "files_ignored (warning)" in result.stderr

@@ -10,7 +10,7 @@ import pytest
 
 from adapters.security.secret_files import read_key, write_private
 from gateway.fleet.engines.schemas.hosts import CreatedToken
-from gateway.tenants.keys.schemas import CreatedKey, Key
+from gateway.tenants.keys.schemas import Key
 from tests.support.samples import sample
 
 TOKEN = "flt_abc_secret"
@@ -49,15 +49,6 @@ def test_a_token_is_made_and_only_it_is_on_stdout(fake):
     assert (result.exit_code, result.stdout) == (0, f"{TOKEN}\n")
     assert "--token-file" in result.stderr
     assert fake.asked[0][2] == {"engine": "gpu1", "expires_in": 1800, "gpu_type": "H100"}
-
-
-@pytest.mark.parametrize(("role", "more"), [("engine", {"engine": "a1"}), ("metrics", {})])
-def test_keys_of_the_new_roles(fake, role, more):
-    fake.answer("POST", "/admin/v1/keys", sample(CreatedKey, key="fl_k", role=role, engine="a1"), 201)
-    options = ("--engine", "a1") if more else ()
-    result = fake.florin("key", "create", "--role", role, *options)
-    assert (result.exit_code, result.stdout) == (0, "fl_k\n")
-    assert fake.asked[0][2] == {"role": role} | more
 
 
 def test_the_list_of_keys_says_whose_engine_and_what_became_of_tokens(fake):

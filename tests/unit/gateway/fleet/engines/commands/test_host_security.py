@@ -43,15 +43,8 @@ def test_an_engines_key_is_the_agents_too():
         (TLS, "http://10.0.0.7:8000", {}, "must begin with https://"),
         (MUTUAL, None, {}, "set FLORIN_ENGINE_CERT and FLORIN_ENGINE_KEY"),
         ((), None, {"FLORIN_TLS_CERT": "/c"}, "FLORIN_TLS_CERT, FLORIN_TLS_KEY: set both or neither"),
-        ((), None, {"FLORIN_ENGINE_KEY": "/k"}, "FLORIN_ENGINE_CERT, FLORIN_ENGINE_KEY: set both or neither"),
         ((), None, {"FLORIN_CLIENT_KEY": "/k"}, "FLORIN_CLIENT_CERT, FLORIN_CLIENT_KEY: set both or neither"),
-        ((), None, {"FLORIN_TLS_CERT": "/c", "FLORIN_TLS_KEY": "/k"}, "certificate /c cannot be read"),
-        (
-            (),
-            None,
-            {"FLORIN_TLS_CLIENT_CA": "/ca"},
-            "FLORIN_TLS_CLIENT_CA requires FLORIN_TLS_CERT and FLORIN_TLS_KEY",
-        ),
+        ((), None, {"FLORIN_TLS_CLIENT_CA": "/ca"}, "FLORIN_TLS_CLIENT_CA requires FLORIN_TLS_CERT and"),
         ((), None, {"FLORIN_ENGINE_TOKEN_FILE": "/nowhere"}, "token file /nowhere cannot be read"),
         ((), None, {"FLORIN_ENGINE_CA": "/nowhere"}, "CA /nowhere cannot be read"),
     ],
@@ -64,8 +57,6 @@ def test_what_cannot_be_used_is_refused_in_words(words, advertise, environ, said
 @pytest.mark.parametrize(
     ("content", "mode", "said"),
     [
-        (b"", 0o600, "contains no token"),
-        (b"two words", 0o600, "contains no token"),
         ("schlüssel".encode(), 0o600, "contains no token"),
         (b"a\r\nb: c", 0o600, "contains no token"),
         (b"x" * 5000, 0o600, "larger than"),
