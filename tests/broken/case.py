@@ -112,6 +112,26 @@ class Case:
         return [n for n in self.tensors if n.endswith((f"lora_{half}.weight", f"lora_embedding_{half}"))]
 
 
+Change = Callable[[st.DrawFn, Case], Case]
+FAULTS: dict[Change, str] = {}
+"""A way to break an adapter, and the code by which that must be refused."""
+ODDITIES: dict[Change, str] = {}
+"""What is odd about an adapter, and the code of its warning."""
+
+
+def fault(code: str) -> Callable[[Change], Change]:
+    return lambda change: registered(FAULTS, change, code)
+
+
+def oddity(code: str) -> Callable[[Change], Change]:
+    return lambda change: registered(ODDITIES, change, code)
+
+
+def registered(table: dict[Change, str], change: Change, code: str) -> Change:
+    table[change] = code
+    return change
+
+
 @st.composite
 def sound(draw: st.DrawFn, families: tuple[Family, ...] = FAMILIES, max_rank: int = MAX_RANK) -> Case:
     """An adapter that must pass without a warning."""

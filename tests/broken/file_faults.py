@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from tests.broken.case import (
     CannotBreakError,
     Case,
+    fault,
     in_layers,
     some_tensor,
 )
 from tests.support.lora import BYTES
 
 
+@fault("shape_mismatch")
 def other_shape(draw: st.DrawFn, case: Case) -> Case:
     name = some_tensor(draw, case)
     dtype, shape = case.tensors[name]
@@ -26,6 +28,7 @@ def other_shape(draw: st.DrawFn, case: Case) -> Case:
     return replace(case, tensors=case.tensors | {name: (dtype, wrong)})
 
 
+@fault("shape_mismatch")
 def transposed(draw: st.DrawFn, case: Case) -> Case:
     name = some_tensor(draw, case)
     dtype, shape = case.tensors[name]
@@ -34,6 +37,7 @@ def transposed(draw: st.DrawFn, case: Case) -> Case:
     return replace(case, tensors=case.tensors | {name: (dtype, (columns, rows))})
 
 
+@fault("shape_mismatch")
 def one_too_small(draw: st.DrawFn, case: Case) -> Case:
     """What an engine fills up with zeros."""
     name = some_tensor(draw, case)
@@ -46,22 +50,26 @@ def one_too_small(draw: st.DrawFn, case: Case) -> Case:
     return replace(case, tensors=case.tensors | {name: (dtype, smaller)})
 
 
+@fault("dtype_unsupported")
 def other_dtype(draw: st.DrawFn, case: Case) -> Case:
     name = some_tensor(draw, case)
     wrong = (draw(st.sampled_from(["F64", "I8", "I32"])), case.tensors[name][1])
     return replace(case, tensors=case.tensors | {name: wrong})
 
 
+@fault("tensor_unpaired")
 def half_missing(draw: st.DrawFn, case: Case) -> Case:
     missing = some_tensor(draw, case)
     return replace(case, tensors={n: t for n, t in case.tensors.items() if n != missing})
 
 
+@fault("module_not_in_base")
 def other_module(draw: st.DrawFn, case: Case) -> Case:
     name = in_layers(draw, case)
     return case.renamed(name, name.replace("_proj", "_porj"))
 
 
+@fault("module_not_in_base")
 def other_root(draw: st.DrawFn, case: Case) -> Case:
     """Names that match nothing in the base: engines pass over them and answer as the base."""
     root = draw(st.sampled_from(["transformer", "model.model", "language_model.model.model", "vision_tower"]))
@@ -72,6 +80,7 @@ def other_root(draw: st.DrawFn, case: Case) -> Case:
     return replace(case, tensors=tensors)
 
 
+@fault("layer_out_of_range")
 def other_layer(draw: st.DrawFn, case: Case) -> Case:
     name = in_layers(draw, case)
     layer = draw(st.integers(case.family.layers, 99_999))
@@ -79,17 +88,20 @@ def other_layer(draw: st.DrawFn, case: Case) -> Case:
     return case.renamed(name, f"{head}.layers.{layer}.{tail.partition('.')[2]}")
 
 
+@fault("tensor_name_invalid")
 def other_name(draw: st.DrawFn, case: Case) -> Case:
     name = some_tensor(draw, case)
     changes = [name + ".x", name.replace("lora_", "lora-"), "base_model.model." + name, "x", "ü" + name]
     return case.renamed(name, draw(st.sampled_from(changes)))
 
 
+@fault("no_tensors")
 def nothing(draw: st.DrawFn, case: Case) -> Case:
     del draw
     return replace(case, tensors={})
 
 
+@fault("vocabulary_changed")
 def resized(draw: st.DrawFn, case: Case) -> Case:
     name = draw(
         st.sampled_from(
@@ -107,12 +119,14 @@ def resized(draw: st.DrawFn, case: Case) -> Case:
 # -- the weights
 
 
+@fault("weights_not_finite")
 def not_a_number(draw: st.DrawFn, case: Case) -> Case:
     name = some_tensor(draw, case)
     value = draw(st.sampled_from([math.nan, -math.nan, math.inf, -math.inf]))
     return case.holding([name], value, draw(st.integers(0, 2**20)))
 
 
+@fault("weights_overflow")
 def overflowing(draw: st.DrawFn, case: Case) -> Case:
     names = case.halves("B")
     if not names:
@@ -121,6 +135,7 @@ def overflowing(draw: st.DrawFn, case: Case) -> Case:
     return sharp.holding([draw(st.sampled_from(names))], draw(st.sampled_from([60_000.0, -40_000.0])), 0)
 
 
+@fault("no_effect")
 def idle(draw: st.DrawFn, case: Case) -> Case:
     """An adapter as it is before training."""
     return case.holding(case.halves(draw(st.sampled_from("AB"))), draw(st.sampled_from([0.0, -0.0])))
@@ -129,21 +144,25 @@ def idle(draw: st.DrawFn, case: Case) -> Case:
 # -- the weight file
 
 
+@fault("header_invalid")
 def cut_short(draw: st.DrawFn, case: Case) -> Case:
     cut = draw(st.integers(1, 60))
     return replace(case, damage=(*case.damage, lambda raw: raw[:-cut]))
 
 
+@fault("header_invalid")
 def trailing(draw: st.DrawFn, case: Case) -> Case:
     more = draw(st.binary(min_size=1, max_size=20))
     return replace(case, damage=(*case.damage, lambda raw: raw + more))
 
 
+@fault("header_invalid")
 def absurd_header(draw: st.DrawFn, case: Case) -> Case:
     length = draw(st.integers(2**24 + 1, 2**64 - 1))
     return replace(case, damage=(*case.damage, lambda raw: length.to_bytes(8, "little") + raw[8:]))
 
 
+@fault("header_invalid")
 def overlapping(draw: st.DrawFn, case: Case) -> Case:
     """Two tensors of the same bytes, or a gap between two."""
     if len(case.tensors) < 2:
@@ -161,6 +180,7 @@ def overlapping(draw: st.DrawFn, case: Case) -> Case:
     return replace(case, damage=(*case.damage, shifted))
 
 
+@fault("header_invalid")
 def named_twice(draw: st.DrawFn, case: Case) -> Case:
     name = json.dumps(some_tensor(draw, case))
 
@@ -177,6 +197,7 @@ def named_twice(draw: st.DrawFn, case: Case) -> Case:
 # -- beside the two files
 
 
+@fault("vocabulary_changed")
 def more_tokens(draw: st.DrawFn, case: Case) -> Case:
     number = draw(st.integers(_vocabulary(case), 2**31))
     return draw(

@@ -19,16 +19,16 @@ VERIFIED = TOOLS / "verified.json"
 SOURCES = {
     "chaos": ("loadtests/chaos", "loadtests/mock_engine"),
     "ledger": ("loadtests/ledger",),
-    "loads": ("loadtests/run_locust.py", "loadtests/tally.py", "loadtests/placement", "loadtests/scale", "loadtests/soak"),
+    "loads": ("loadtests/tally.py", "loadtests/placement", "loadtests/soak"),
     "mock_engine": ("loadtests/mock_engine", "loadtests/overhead/thin_mock.py"),
     "overhead": ("loadtests/overhead", "loadtests/mock_engine"),
     "prometheus": (
         *("deploy/prometheus", "deploy/grafana", "docs/incidents.md"),
         *("gateway/errors", "gateway/observability/metric_names.py"),
     ),
-    "sim": ("loadtests/sim", "gateway/planning"),
+    "sim": ("loadtests/sim", "gateway/planning", "gateway/admission/fair_queue", "adapters/placement/scheduling"),
     "suite": (
-        *("tests/support/alerting.py", "tests/support/compiled.py", "tests/support/empty_ledgers.py"),
+        *("tests/support/alerting.py", "tests/support/empty_ledgers.py"),
         *("tests/support/fork_server.py", "tests/support/forking.py", "tests/support/forms.py"),
         *("tests/support/own_home.py", "tests/support/search.py", "gateway/metering/ledger/migrations"),
         *("deploy/demo/cache.py", "deploy/demo/engine_env.py", "deploy/torch-requirements.txt", "requirements.lock"),

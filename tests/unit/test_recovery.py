@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 
 from loadtests.recovery.__main__ import _row
-from loadtests.recovery.clients import Asked, Stream, recovered
+from loadtests.recovery.clients import Asked, recovered
 from loadtests.recovery.incidents import Outcome
 
 
@@ -27,10 +27,6 @@ def asked(*ends: tuple[float, int]) -> list[Asked]:
 )
 def test_clients_have_recovered_when_one_is_answered_after_the_last_failure(ends, found):
     assert recovered(asked(*ends), since=10.0) == found
-
-
-def test_the_longest_pause_of_a_stream():
-    assert Stream([1.0, 1.5, 4.0, 4.5]).longest_pause == 2.5
 
 
 def test_a_row_tells_median_and_worst_of_all_runs_and_how_requests_failed():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -57,20 +56,6 @@ def test_faults_that_conflict_never_meet(seed):
         for other in events[one.number :]:
             if conflict(one.kind, other.kind):
                 assert other.start >= one.end
-
-
-def test_some_faults_meet():
-    events = plan(3, COUNTS, kinds=KINDS, kills=50)
-    assert any(one.end > other.start for one, other in pairwise(events))
-
-
-def test_what_can_be_chosen():
-    assert {event.kind for event in plan(1, COUNTS, kinds=["clock-step"], seconds=60)} == {"clock-step"}
-    once = plan(1, COUNTS, kinds=["engine-kill", "worker-kill", "redis-cut"], once=True)
-    assert sorted(event.kind for event in once) == ["engine-kill", "redis-cut", "worker-kill"]
-    assert plan(1, COUNTS | {"redis": 0}, kinds=["redis-cut"], seconds=60) == []
-    with pytest.raises(ValueError, match="None of these faults kills a process"):
-        plan(1, COUNTS, kinds=["clock-step"], kills=1)
 
 
 def test_each_fault_can_be_done():

@@ -6,7 +6,6 @@ import random
 
 import pytest
 
-from loadtests.soak.samples import allowed
 from loadtests.soak.trend import trend
 
 DRAW = random.Random(1)
@@ -33,24 +32,3 @@ def series(value, points: int = 120, every: float = 5.0):
 )
 def test_what_grows(value, grows):
     assert trend(series(value), 8.0).grows == grows
-
-
-def test_figures():
-    found = trend(series(lambda at: 10 + at / 100), None)
-    assert found.growth == pytest.approx(4.15, abs=0.06)
-    assert found.hourly == pytest.approx(36.0)
-    assert not found.grows  # it may
-    assert (found.first, found.last) == (pytest.approx(12.2, abs=0.1), pytest.approx(15.5, abs=0.1))
-
-
-def test_many_points_and_too_few():
-    assert trend(series(lambda at: at, points=20_000), 8.0).grows
-    with pytest.raises(ValueError, match="three points"):
-        trend([(0.0, 1.0), (1.0, 2.0)], 8.0)
-
-
-def test_each_series_has_its_limit():
-    assert allowed("worker 1 own memory MiB") == 8.0
-    assert allowed("ledger rows") is None
-    with pytest.raises(StopIteration):
-        allowed("something else")

@@ -6,11 +6,10 @@ import json
 from pathlib import Path
 
 import httpx2
-import openai
 import pytest
 
 from adapters.placement.fingerprint import MOST_UNLIKE, ProbeAnswer, distance, parse, request
-from loadtests.mock_engine import MockEngine, MockProcess, text
+from loadtests.mock_engine import MockEngine, text
 from tests.support.harness import fake_adapter
 from tests.support.waiting import PATIENCE_S
 
@@ -76,22 +75,6 @@ async def test_an_adapter_answers_in_its_own_name(http):
     assert answer["usage"]["completion_tokens"] == 8
 
 
-async def test_the_openai_client_reads_whole_and_streamed_answers_alike(engine, http):
-    await load(http)
-    async with openai.AsyncOpenAI(base_url=f"{engine.url}/v1", api_key="none") as client:
-        whole = await client.chat.completions.create(model="fl-a", messages=HELLO, max_tokens=4)
-        stream = await client.chat.completions.create(
-            model="fl-a", messages=HELLO, max_tokens=4, stream=True, stream_options={"include_usage": True}
-        )
-        chunks = [chunk async for chunk in stream]
-        models = [model.id async for model in client.models.list()]
-    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert said == whole.choices[0].message.content == text("fl-a", 4, "length")
-    assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 4
-    assert chunks[-2].choices[0].finish_reason == whole.choices[0].finish_reason == "length"
-    assert models == ["base", "fl-a"]
-
-
 @pytest.mark.parametrize(
     ("options", "with_usage"),
     [(None, []), ({"include_usage": True}, [False] * 5 + [True]), (USAGE, [True] * 6)],
@@ -142,15 +125,6 @@ async def test_loads_answer_as_vllm_does(engine, http, tmp_path):
     assert [(call.action, call.status) for call in engine.state.admin] == [
         ("load", 200), ("load", 400), ("load", 400), ("unload", 200), ("unload", 404),
     ]  # fmt: skip
-
-
-async def test_loads_look_at_the_files_when_told_to(tmp_path):
-    async with MockEngine() as engine, httpx2.AsyncClient(base_url=engine.url) as http:
-        assert (await load(http, path=str(tmp_path / "none"))).status_code == 404
-        (tmp_path / "adapter_config.json").touch()
-        assert (await load(http, path=str(tmp_path))).status_code == 500
-        (tmp_path / "adapter_model.safetensors").touch()
-        assert (await load(http, path=str(tmp_path))).status_code == 200
 
 
 async def test_an_unknown_model_is_vllms_404(http):
@@ -245,25 +219,6 @@ async def test_loads_can_be_slow_and_fail(engine, http):
     assert [(await load(http)).status_code for _ in range(2)] == [500, 200]
 
 
-async def test_loads_can_be_held(engine, http):
-    engine.faults.update({"load_held": True})
-    loading = asyncio.create_task(load(http))
-    assert (await chat(http, "base")).status_code == 200
-    assert engine.state.adapters == {}
-    engine.faults.update({"load_held": False})
-    assert (await loading).status_code == 200
-
-
-async def test_a_restarted_engine_has_forgotten_everything(engine, http):
-    await load(http)
-    engine.die()
-    with pytest.raises(httpx2.TransportError):
-        await chat(http)
-    await engine.revive()
-    assert (await chat(http)).status_code == 404
-    assert engine.state.adapters == {}
-
-
 async def test_metrics_show_what_runs(engine, http):
     engine.faults.update({"first_byte_delay": 60.0, "waiting": 4})
     asking = asyncio.create_task(chat(http, "base"))
@@ -274,23 +229,6 @@ async def test_metrics_show_what_runs(engine, http):
     assert 'vllm:num_requests_running{engine="0",model_name="base"} 0.0' in body
     assert 'vllm:num_requests_waiting{engine="0",model_name="base"} 4.0' in body
     assert engine.state.calls[-1].outcome == "aborted"
-
-
-async def test_a_fault_that_means_nothing_is_refused(http):
-    for fault in ({"no_such": 1}, {"stop_at": "nowhere"}, {"events": "three"}):
-        assert (await http.post("/_mock/faults", json=fault)).status_code == 400
-    assert (await http.post("/_mock/faults", json={"event_delay": 1})).json()["event_delay"] == 1
-
-
-def test_a_process_of_its_own_does_the_same_and_dies_when_told():
-    with MockProcess(check_paths="no", answer_tokens=5) as engine:
-        engine.faults(status=500, times=1)
-        body = {"model": "base", "messages": HELLO}
-        codes = [httpx2.post(f"{engine.url}/v1/chat/completions", json=body).status_code for _ in range(2)]
-        assert codes == [500, 200]
-        assert [call["outcome"] for call in engine.log()["calls"]] == ["status 500", "finished"]
-        with pytest.raises(httpx2.TransportError):
-            httpx2.post(f"{engine.url}/_mock/die")
 
 
 # -- probes for fingerprints

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from gateway.planning.simulator.course_figures import figures, jain
+from gateway.planning.simulator.course_figures import figures
 from gateway.planning.simulator.engine_model import EngineModel
 from gateway.planning.simulator.event_queue import Events
 from gateway.planning.simulator.gateway_model import Simulation, Site
@@ -283,31 +283,6 @@ def test_workloads_have_the_rate_and_lengths_that_were_asked_for(name):
     assert workload.output.mean() == pytest.approx(211, rel=0.08)
 
 
-def test_bursts_have_the_coefficient_of_variation_that_was_asked_for():
-    gaps = np.diff(generate("bursts", 20, 2000, seed=1).arrival)
-    assert gaps.std() / gaps.mean() == pytest.approx(4, rel=0.1)
-
-
-def test_one_hot_adapter_has_three_fifths_of_the_requests():
-    assert np.mean(generate("hot", 20, 500, seed=1).adapter == 0) == pytest.approx(0.6, abs=0.02)
-
-
-def test_the_noisy_tenant_is_loud_in_the_middle_third_only():
-    workload = generate("noisy", 20, 600, seed=1)
-    loud = workload.tenant == 0
-    middle = (workload.arrival > 200) & (workload.arrival < 400)
-    assert loud[middle].mean() > 1.5 * loud[~middle].mean()
-
-
-def test_popularity_drifts():
-    workload = generate("drift", 20, 600, seed=1)
-    first, last = (
-        np.bincount(workload.adapter[part]).argmax()
-        for part in (workload.arrival < 60, workload.arrival > 540)
-    )
-    assert first != last
-
-
 # -- traces
 
 
@@ -363,11 +338,6 @@ def test_traces_without_a_column_requests_or_file_are_refused(tmp_path):
 
 
 # -- metrics
-
-
-def test_jains_index():
-    assert jain([0.5, 0.5, 0.5]) == pytest.approx(1)
-    assert jain([1, 0, 0, 0]) == pytest.approx(0.25)
 
 
 def test_unknown_policies_and_modifiers_are_named():

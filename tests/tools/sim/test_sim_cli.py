@@ -46,16 +46,6 @@ def test_capacities_are_written_and_plotted(tmp_path):
     assert {"cost", "bound"} <= texts
 
 
-def test_a_trace_is_simulated_once(tmp_path):
-    trace, file = tmp_path / "march.csv", tmp_path / "figures.json"
-    rows = [f"{n / 10},acme,chat,8,100,20" for n in range(100)]
-    trace.write_text("arrival_s,tenant,adapter,rank,prompt_tokens,output_tokens\n" + "\n".join(rows))
-    result = simulate("--trace", str(trace), "--seeds", "2", "--policy", "cost", "--json", str(file))
-    assert result.exit_code == 0, result.output
-    (seed,) = orjson.loads(file.read_bytes())["courses"]["march, 8 slots"]["cost"]["seeds"]
-    assert (seed["requests"], seed["attainment"]) == (90, 1.0)
-
-
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -69,26 +59,6 @@ def test_what_cannot_be_simulated_is_named(arguments, why):
     result = simulate(*arguments)
     assert result.exit_code == 2
     assert why in result.output
-
-
-def test_floods_are_shown_written_and_plotted(tmp_path):
-    file, plot = tmp_path / "floods.json", tmp_path / "floods.svg"
-    size = "--engines", "1", "--seats", "8", "--workers", "1", "--rate", "0.5", "--overload", "2"
-    options = "--weight", "t1=2", "--priority", "t2=0", "--seeds", "1"
-    result = CliRunner().invoke(
-        app, ["flood", *size, *options, "--json", str(file), "--plot", str(plot)]
-    )  # fmt: skip
-    assert result.exit_code == 0, result.output
-    document = orjson.loads(file.read_bytes())
-    assert set(document["floods"]["0.5 requests/s, 1 worker"]) == {"no queue", "fair queue"}
-    assert "flood, fair queue" in plot.read_text()
-
-
-@pytest.mark.parametrize("option", ["--weight", "--priority"])
-def test_a_weight_without_a_number_is_named(option):
-    result = CliRunner().invoke(app, ["flood", option, "t1=much"])
-    assert result.exit_code == 2
-    assert "'t1=much' is not TENANT=NUMBER" in result.output
 
 
 def test_the_fit_is_shown_and_written(tmp_path):

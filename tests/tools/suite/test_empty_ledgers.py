@@ -45,17 +45,6 @@ def test_the_audit_log_is_emptied_and_still_refuses(lent):
             engine.dispose()
 
 
-def test_ids_begin_anew_even_where_nothing_was_committed(lent):
-    seen = []
-    for _ in range(2):
-        with lent.lend() as url:
-            engine = create_engine(url)
-            with engine.connect() as connection:
-                seen.append(connection.execute(text("SELECT nextval('prices_id_seq')")).scalar())
-            engine.dispose()
-    assert seen == [1, 1]
-
-
 def test_a_transaction_that_was_left_open_holds_nobody_up(lent):
     with lent.lend() as url:
         engine = create_engine(url)
@@ -89,8 +78,3 @@ def test_one_that_was_changed_is_lent_to_nobody(lent, change):
         engine.dispose()
     with lent.lend() as other:
         assert other != url
-
-
-def test_two_at_once_are_two(lent):
-    with lent.lend() as one, lent.lend() as other:
-        assert one != other

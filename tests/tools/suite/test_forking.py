@@ -55,10 +55,6 @@ def test_with_the_fixture_it_is_executed():
     assert not json.loads(run(TELL).stdout)["imported"]
 
 
-def test_what_the_interpreter_reads_first_cannot_be_changed_later():
-    assert not json.loads(run(TELL, env={**os.environ, "PYTHONPATH": "/x"}).stdout)["imported"]
-
-
 @pytest.mark.parametrize(
     ("program", "code", "errors"),
     [

@@ -7,17 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from deploy.demo.cache import cache_home
-from tests.support import own_home
-
 ROOT = Path(__file__).parents[3]
-
-
-def test_this_run_has_a_home_of_its_own():
-    home = Path.home()
-    assert home.name.startswith(own_home.PREFIX)
-    assert not [name for name in os.environ if name.startswith(own_home.LEAD_ELSEWHERE)]
-    assert home not in cache_home().parents, "what is built once per machine outlives the run"
 
 
 def test_a_run_keeps_florins_cache_and_leaves_nothing_behind(tmp_path: Path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.util
-import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -47,13 +46,3 @@ def test_examples_do_not_depend_on_what_has_been_imported(tmp_path):
     finally:
         del sys.modules["a_module_of_the_project"]
     assert len(before) == 100
-
-
-def test_examples_do_not_depend_on_the_process():
-    code = "from tests.support import search; search.begin(); from tests.tools.suite.test_search import drawn; print(drawn())"
-    shown = [
-        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
-    ]
-    assert shown[0] == shown[1]
-    assert shown[0] == f"{drawn()}\n"

@@ -4,26 +4,21 @@ themselves run in tests/engine/test_gpu_kit.py."""
 from __future__ import annotations
 
 import asyncio
-import json
 import time
-import zipfile
-from importlib.metadata import distributions, version
 from pathlib import Path
 from typing import Any, Self
 
-import numpy as np
 import pytest
 from safetensors import safe_open
 
 from adapters.placement.scheduling.figures import H200
 from gateway.planning.simulator.hardware import Hardware
-from loadtests.gpu import constants, pieces, there, wheels
+from loadtests.gpu import constants, pieces, wheels
 from loadtests.gpu.measure import FILE, measure
 from loadtests.gpu.page import CONCLUSIONS, NOT_YET, rendered
-from loadtests.gpu.results import COMMITTED, Measured, Results, better, continues, remaining
+from loadtests.gpu.results import COMMITTED, Measured, Results, continues
 from loadtests.gpu.scale import CPU
-from loadtests.gpu.shapes import TINY, bfloat16, write_adapter
-from loadtests.gpu.site import SiteError
+from loadtests.gpu.shapes import TINY, write_adapter
 from loadtests.gpu.stages import Stage
 
 MACHINE = {
@@ -48,14 +43,6 @@ def bundle(tmp_path: Path) -> Path:
     return tmp_path / "pieces"
 
 
-def test_pieces_are_joined_to_what_was_split(bundle: Path, tmp_path: Path):
-    manifest = pieces.read(bundle)
-    assert pieces.missing(bundle, manifest) == []
-    pieces.join(bundle, manifest, tmp_path / "joined")
-    for part in manifest.files:
-        assert (tmp_path / "joined" / part.name).read_bytes() == (tmp_path / "root" / part.name).read_bytes()
-
-
 def test_missing_and_damaged_pieces_are_named(bundle: Path):
     manifest = pieces.read(bundle)
     (bundle / "piece-02").unlink()
@@ -63,40 +50,6 @@ def test_missing_and_damaged_pieces_are_named(bundle: Path):
     (bundle / "piece-04").write_bytes(b"1234567")
     with pytest.raises(pieces.BundleError, match=r"Damaged: piece-04\."):
         pieces.missing(bundle, manifest)
-
-
-def test_until_all_pieces_are_there_nothing_is_installed(
-    bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-):
-    (bundle / "piece-06").unlink()
-    monkeypatch.setattr(there, "BUNDLE", bundle)
-    monkeypatch.setattr("sys.argv", ["there.py", str(tmp_path / "out"), "--target", str(tmp_path / "target")])
-    assert there.main() == there.INCOMPLETE
-    assert capsys.readouterr().out == "Still missing: piece-06\n"
-    assert not (tmp_path / "target").exists()
-
-
-def test_florin_describes_itself_where_it_is_not_installed(tmp_path: Path):
-    there.describe_florin(tmp_path)
-    (here,) = distributions(name="florin-gateway", path=[str(tmp_path)])
-    assert here.version == version("florin-gateway")
-
-
-def test_wheels_lose_what_is_not_needed(tmp_path: Path):
-    wheel = tmp_path / "xgrammar-1-py3-none-any.whl"
-    record = (
-        "xgrammar/__init__.py,sha256=x,1\nxgrammar/lib/large.a,sha256=y,3\nxgrammar-1.dist-info/RECORD,,\n"
-    )
-    with zipfile.ZipFile(wheel, "w") as archive:
-        archive.writestr("xgrammar/__init__.py", "1")
-        archive.writestr("xgrammar/lib/large.a", "123")
-        archive.writestr("xgrammar-1.dist-info/RECORD", record)
-    wheels.lighten(wheel)
-    with zipfile.ZipFile(wheel) as archive:
-        assert archive.namelist() == ["xgrammar/__init__.py", "xgrammar-1.dist-info/RECORD"]
-        assert archive.read("xgrammar/__init__.py") == b"1"
-        kept = archive.read("xgrammar-1.dist-info/RECORD").decode().splitlines()
-    assert kept == ["xgrammar/__init__.py,sha256=x,1", "xgrammar-1.dist-info/RECORD,,"]
 
 
 def test_florins_own_wheels_are_those_it_runs_with():
@@ -121,11 +74,6 @@ def test_adapters_are_what_peft_writes(tmp_path: Path):
         assert len(file.keys()) == 2 * 7 * TINY.num_hidden_layers
         down = file.get_slice("base_model.model.model.layers.1.mlp.down_proj.lora_A.weight")
         assert (down.get_dtype(), down.get_shape()) == ("BF16", [4, TINY.intermediate_size])
-
-
-def test_bfloat16_rounds_to_nearest():
-    rounded = bfloat16(np.array([1.0, -2.5, 3.14159], dtype=np.float32))
-    assert rounded == bytes.fromhex("803f 20c0 4940")
 
 
 # -- what runs, and what runs again
@@ -194,71 +142,11 @@ def test_a_stage_that_fails_or_hangs_costs_no_other_and_runs_again(tmp_path: Pat
     assert [again.stages[name].run for name in ("failing", "hanging", "passing", "new")] == [1, 1, 0, 1]
 
 
-class FailingSite(FakeSite):
-    """An engine that only starts in some modes."""
-
-    def __init__(self, starts: set[str]) -> None:
-        self.starts = starts
-        self.tried: list[str] = []
-
-    async def ensure_engine(self, mode: str) -> float:
-        self.tried.append(mode)
-        if mode not in self.starts:
-            raise SiteError(f"{mode} does not start")
-        return 0.0
-
-
-@pytest.mark.parametrize(
-    ("starts", "tried", "measured"),
-    [
-        ({"compiled", "eager"}, ["compiled", "eager", "compiled"], ["any", "eager only", "more"]),
-        ({"eager"}, ["compiled", "eager", "eager", "eager"], ["any", "eager only", "more"]),
-        ({"compiled"}, ["compiled", "eager", "compiled"], ["any", "more"]),
-        (set(), ["compiled", "eager"], []),
-    ],
-)
-def test_an_engine_that_does_not_start_in_one_mode_is_tried_in_the_next(
-    tmp_path: Path, starts: set[str], tried: list[str], measured: list[str]
-):
-    site = FailingSite(starts)
-    plan = [Stage("any", 60, passes), Stage("eager only", 60, passes, "eager"), Stage("more", 60, passes)]
-    results = run(tmp_path, *plan, site=lambda: site)
-    assert site.tried == tried
-    assert list(states(results)) == measured
-
-
-def test_every_round_is_in_the_file_at_once(tmp_path: Path):
-    seen = []
-
-    async def looks(_site: Any):
-        for number in range(3):
-            yield {"number": number}
-            seen.append(len(json.loads((tmp_path / FILE).read_text())["stages"]["looking"]["rounds"]))
-
-    run(tmp_path, ("looking", looks))
-    assert seen == [1, 2, 3]
-
-
-def test_nothing_begins_without_time(tmp_path: Path):
-    assert states(run(tmp_path, ("passing", passes), seconds=1.0)) == {}
-
-
 def test_another_machines_results_are_not_continued(tmp_path: Path):
     run(tmp_path, ("passing", passes))
     results = run(tmp_path, ("other", passes), gpu="NVIDIA H200")
     assert list(states(results)) == ["other"]
     assert not continues(results, MACHINE)
-
-
-def test_what_was_never_measured_goes_first():
-    results = Results([MACHINE], {"a": Measured(0, "failed"), "b": Measured(0, "complete"), "c": Measured(0)})
-    assert list(remaining(results, ["a", "b", "c", "d"])) == ["d", "a", "c"]
-
-
-def test_a_worse_attempt_replaces_nothing():
-    earlier = Measured(0, "cut", rounds=[{}, {}])
-    assert better(earlier, Measured(1, "failed", rounds=[{}])) is earlier
-    assert better(earlier, complete := Measured(1, "complete", rounds=[{}])) is complete
 
 
 # -- what is made of it

@@ -125,42 +125,6 @@ def test_numbers_beyond_the_last_layer_or_expert_are_told():
         assert shapes.beyond(path, located[2]) == told
 
 
-HYBRID = {
-    "hidden_size": 2048, "intermediate_size": 5632, "num_hidden_layers": 4, "num_attention_heads": 16,
-    "num_key_value_heads": 2, "head_dim": 256, "linear_conv_kernel_dim": 4, "linear_key_head_dim": 128,
-    "linear_value_head_dim": 128, "linear_num_key_heads": 16, "linear_num_value_heads": 32, "vocab_size": 151936,
-    "num_experts": 4, "moe_intermediate_size": 512, "shared_expert_intermediate_size": 512,
-    "layer_types": ["linear_attention", "linear_attention", "linear_attention", "full_attention"],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("config", "root"),
-    [
-        (HYBRID | {"architectures": ["Qwen3NextForCausalLM"]}, "model"),
-        (
-            {
-                "architectures": ["Qwen3_5ForConditionalGeneration"],
-                "text_config": HYBRID | {"model_type": "qwen3_5_text"},
-            },
-            "model.language_model",
-        ),
-    ],
-)
-def test_a_hybrids_layers_have_different_modules(config, root):
-    shapes = shapes_of(config)
-
-    def one(layer: int, kind: str) -> list[str]:
-        path = f"{root}.layers.{layer}.{kind}"
-        located = shapes.locate(path)
-        assert located
-        (size_in, size_out), *_ = shapes.modules[located[2]].sizes
-        return found(config, [(path, size_in, size_out, 4)])
-
-    assert one(3, "self_attn.q_proj") == one(0, "linear_attn.out_proj") == []
-    assert one(2, "self_attn.q_proj") == one(3, "linear_attn.out_proj") == ["module_not_in_base"]
-
-
 RECORDED = json.loads(Path(__file__).with_name("layers.json").read_text())
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -109,22 +108,6 @@ def test_names_without_the_prefix_pass_as_they_do_in_vllm(tmp_path):
     assert check(write_adapter(tmp_path / "a", tensors=tensors)).modules == ("q_proj", "v_proj")
 
 
-@pytest.mark.parametrize("wrapper", ["_orig_mod", "_checkpoint_wrapped_module", "_fsdp_wrapped_module"])
-def test_they_are_refused_of_a_base_of_unknown_shapes_too(tmp_path, wrapper):
-    tensors = {n.replace("self_attn.", f"{wrapper}.self_attn."): t for n, t in lora_tensors().items()}
-    unknown = BaseModel("tiny/base", (), {**LLAMA.config, "architectures": ["TomorrowForCausalLM"]})
-    with pytest.raises(RejectedError) as caught:
-        validate(
-            write_adapter(tmp_path / "a", tensors=tensors),
-            base=unknown,
-            max_rank=8,
-            max_bytes=10_000_000,
-            unverified_shapes=True,
-        )
-    errors = [finding for finding in caught.value.findings if finding.severity == "error"]
-    assert {(finding.code, finding.remedy) for finding in errors} == {("tensor_name_invalid", CONVERT)}
-
-
 def test_one_matrix_under_two_names_is_refused(tmp_path):
     bare = {name.removeprefix("base_model.model."): tensor for name, tensor in lora_tensors().items()}
     findings = refused(write_adapter(tmp_path / "a", tensors={**lora_tensors(), **bare}))
@@ -220,18 +203,6 @@ def test_a_name_in_modelscopes_cache_is_the_hubs(tmp_path):
     named = "/root/.cache/modelscope/hub/models/LLM-Research/Llama-3___1-8B-Instruct"
     directory = write_adapter(tmp_path / "a", config=lora_config(base_model_name_or_path=named))
     assert check(directory, BaseModel("meta-llama/Llama-3.1-8B-Instruct", (), LLAMA.config)).warnings == ()
-
-
-def test_the_ranks_of_an_expression_are_those_of_the_modules_that_it_matches(tmp_path):
-    pattern = {r".*\.layers\.(0|1)\.self_attn\.q_proj": 2, "layers.[0-9]+.self_attn.v_proj$": 1}
-    directory = write_adapter(tmp_path / "a", config=lora_config(rank_pattern=pattern))
-    assert {finding.code for finding in refused(directory)} == {"shape_mismatch"}
-    tensors = {}
-    for name, (dtype, shape) in lora_tensors().items():
-        rank = 2 if "q_proj" in name else 1
-        tensors[name] = (dtype, (rank, shape[1]) if "lora_A" in name else (shape[0], rank))
-    (directory / "adapter_config.json").write_text(json.dumps(lora_config(rank_pattern=pattern)))
-    assert check(write_adapter(tmp_path / "b", config=lora_config(rank_pattern=pattern), tensors=tensors))
 
 
 def test_the_patterns_of_fused_experts_name_their_weights():

@@ -228,51 +228,25 @@ def test_pissa_is_exact_with_the_initial_adapter(base, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("changes_", "code"),
+    ("tensors", "config", "code"),
     [
-        ({"use_dora": True}, "dora_inconsistent"),
-        ({"bias": "all"}, "unsupported_feature"),
-        ({"r": 8}, "rank_mismatch"),
-        ({"peft_type": "LOHA"}, "not_lora"),
+        ({}, {"use_dora": True}, "dora_inconsistent"),
+        ({}, {"bias": "all"}, "unsupported_feature"),
+        ({}, {"r": 8}, "rank_mismatch"),
+        ({}, {"peft_type": "LOHA"}, "not_lora"),
+        ({f"{UP}.lora_B.bias": np.zeros(12, np.float32)}, {}, "tensor_name_invalid"),
+        ({f"{UP}.lora_A.other.weight": np.zeros((4, 8), np.float32)}, {}, "tensor_name_invalid"),  # twice
+        ({"rubbish": np.zeros(1, np.float32)}, {}, "tensor_name_invalid"),
+        ({"model.layers.0.mlp.down_proj.lora_A.weight": np.zeros((4, 8), np.float32)}, {}, "factors_invalid"),
+        ({"lm_head.weight": np.zeros((20, 8), np.int8)}, {}, "dtype_unsupported"),
+        (lora(path="model.layers.1.mlp.up_proj"), {}, "module_not_in_base"),
+        (lora(shape=(12, 9)), {}, "shape_mismatch"),
+        ({"lm_head.weight": np.zeros((21, 8), np.float32)}, {}, "shape_mismatch"),
+        ({k: v * np.nan for k, v in lora().items()}, {}, "weights_not_finite"),
     ],
 )
-def test_an_inconsistent_config_is_refused(changes_, code, base, tmp_path):
-    source = write(tmp_path / "a", lora())
-    config = json.loads((source / "adapter_config.json").read_text()) | changes_
-    (source / "adapter_config.json").write_text(json.dumps(config))
-    with pytest.raises(RejectedError) as refusal:
-        read_adapter(source)
-    assert code in {f.code for f in refusal.value.findings}
-
-
-@pytest.mark.parametrize(
-    ("tensors", "code"),
-    [
-        ({f"{UP}.lora_B.bias": np.zeros(12, np.float32)}, "tensor_name_invalid"),
-        ({f"{UP}.lora_A.other.weight": np.zeros((4, 8), np.float32)}, "tensor_name_invalid"),  # twice
-        ({"rubbish": np.zeros(1, np.float32)}, "tensor_name_invalid"),
-        ({"model.layers.0.mlp.down_proj.lora_A.weight": np.zeros((4, 8), np.float32)}, "factors_invalid"),
-        ({"lm_head.weight": np.zeros((20, 8), np.int8)}, "dtype_unsupported"),
-    ],
-)
-def test_strange_tensors_are_refused(tensors, code, tmp_path):
-    source = write(tmp_path / "a", lora() | tensors)
-    with pytest.raises(RejectedError) as refusal:
-        read_adapter(source)
-    assert code in {f.code for f in refusal.value.findings}
-
-
-@pytest.mark.parametrize(
-    ("tensors", "code"),
-    [
-        (lora(path="model.layers.1.mlp.up_proj"), "module_not_in_base"),
-        (lora(shape=(12, 9)), "shape_mismatch"),
-        (lora() | {"lm_head.weight": np.zeros((21, 8), np.float32)}, "shape_mismatch"),
-        ({k: v * np.nan for k, v in lora().items()}, "weights_not_finite"),
-    ],
-)
-def test_what_does_not_fit_the_base_is_refused(tensors, code, base, tmp_path):
-    source = write(tmp_path / "a", tensors)
+def test_what_contradicts_itself_or_the_base_is_refused(tensors, config, code, base, tmp_path):
+    source = write(tmp_path / "a", lora() | tensors, **config)
     with pytest.raises(RejectedError) as refusal:
         converted(source, base, tmp_path / "out")
     assert code in {f.code for f in refusal.value.findings}

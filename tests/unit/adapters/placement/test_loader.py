@@ -474,24 +474,6 @@ async def test_after_some_failed_loads_it_counts_as_failed_for_every_worker(benc
     assert (note.actor, note.action, note.subject, note.version) == ("loader", "version.fail", "t/a", "v1")
 
 
-async def test_trying_again_doubles_the_pause_and_a_success_ends_the_verdict(bench: LoaderHarness):
-    loader, bench.control.error = bench.loader("w1"), EngineError("no", 500)
-    await fail(bench, loader, SURE)
-    pauses = []
-    for _ in range(6):
-        with pytest.raises(LoadFailedError):
-            await loader.ensure_resident(version("a"), either, deadline=1e6, again=True)
-        await bench.hear(loader)
-        pauses.append(loader.catalog.serving_statuses["fl-a"].retry / 1e6 - bench.now)
-    assert pauses == [120, 240, 480, 600, 600, 600]
-    bench.control.error = None
-    assert await loader.ensure_resident(version("a"), either, deadline=1e6, again=True) == "e1"
-    await bench.hear(loader)
-    assert loader.catalog.serving_statuses == {}
-    assert await loader.ensure_resident(version("a"), either, deadline=1e6) == "e1"
-    assert [e.note.action for e in await bench.store.audit()] == ["version.fail", "version.recover"]
-
-
 async def test_an_engine_that_is_away_never_makes_a_version_failed(bench: LoaderHarness):
     loader, bench.control.error = bench.loader("w1"), EngineUnreachableError("gone")
     for _ in range(SURE + 1):

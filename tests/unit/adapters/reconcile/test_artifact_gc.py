@@ -18,7 +18,7 @@ from adapters.model import Engine, PendingDeletion, Version, dump
 from adapters.placement.residency import Residency
 from adapters.reconcile.artifact_gc import ArtifactCollector, plan
 from adapters.reconcile.artifact_remover import FRESH_SECONDS, ArtifactRemover
-from adapters.registry.artifacts import ArtifactStore
+from adapters.registry.artifacts import Artifact, ArtifactStore
 from adapters.registry.catalog import Catalog
 from adapters.store.protocol.coordination import Fence
 from adapters.store.protocol.registry import Change
@@ -95,6 +95,19 @@ def age(path: Path, seconds: float = FRESH_SECONDS + 60) -> None:
     os.utime(path, (then, then))
 
 
+def aged(artifacts: ArtifactStore) -> tuple[Artifact, ArtifactRemover]:
+    """Content that nobody has published lately."""
+    artifact = publish(artifacts)
+    age(artifact.path)
+    return artifact, ArtifactRemover(artifacts)
+
+
+def detached(artifacts: ArtifactStore) -> tuple[Artifact, ArtifactRemover]:
+    artifact, remover = aged(artifacts)
+    remover.detach(artifact.digest)
+    return artifact, remover
+
+
 def no_one(_: str) -> bool:
     return False
 
@@ -117,8 +130,7 @@ def test_what_another_installation_may_need_is_not_taken(tmp_path):
 
 
 def test_taken_settled_and_gone(artifacts):
-    artifact, remover = publish(artifacts), ArtifactRemover(artifacts)
-    age(artifact.path)
+    artifact, remover = aged(artifacts)
     assert remover.detach(artifact.digest) is True
     assert not artifact.path.exists()
     assert remover.delete_or_restore(no_one) == {artifact.digest}
@@ -127,8 +139,7 @@ def test_taken_settled_and_gone(artifacts):
 
 
 def test_what_was_just_published_again_stays(artifacts):
-    artifact, remover = publish(artifacts), ArtifactRemover(artifacts)
-    age(artifact.path)
+    artifact, remover = aged(artifacts)
     assert publish(artifacts) == artifact
     assert remover.detach(artifact.digest) is False
     age(artifact.path, -500)  # some clock is ahead
@@ -137,18 +148,14 @@ def test_what_was_just_published_again_stays(artifacts):
 
 
 def test_what_a_version_turns_out_to_need_is_put_back(artifacts):
-    artifact, remover = publish(artifacts), ArtifactRemover(artifacts)
-    age(artifact.path)
-    remover.detach(artifact.digest)
+    artifact, remover = detached(artifacts)
     assert remover.delete_or_restore(lambda digest: digest == artifact.digest) == set()
     assert (artifact.path / "adapter_model.safetensors").read_text() == "w"
     assert remover.is_empty()
 
 
 def test_what_was_freshened_as_it_was_taken_is_put_back(artifacts):
-    artifact, remover = publish(artifacts), ArtifactRemover(artifacts)
-    age(artifact.path)
-    remover.detach(artifact.digest)
+    artifact, remover = detached(artifacts)
     (entry,) = (artifacts.root / ".trash").iterdir()
     os.utime(entry)  # a publisher touched it a moment before the rename
     assert remover.delete_or_restore(no_one) == set()
@@ -156,9 +163,7 @@ def test_what_was_freshened_as_it_was_taken_is_put_back(artifacts):
 
 
 def test_what_was_published_anew_meanwhile_wins(artifacts):
-    artifact, remover = publish(artifacts), ArtifactRemover(artifacts)
-    age(artifact.path)
-    remover.detach(artifact.digest)
+    artifact, remover = detached(artifacts)
     publish(artifacts)
     assert remover.delete_or_restore(lambda _: True) == set()
     assert artifact.path.exists()
@@ -166,9 +171,7 @@ def test_what_was_published_anew_meanwhile_wins(artifacts):
 
 
 def test_what_a_process_that_died_left_half_deleted_is_never_put_back(artifacts, monkeypatch):
-    artifact, remover = publish(artifacts), ArtifactRemover(artifacts)
-    age(artifact.path)
-    remover.detach(artifact.digest)
+    artifact, remover = detached(artifacts)
 
     def die(directory):
         (directory / "adapter_config.json").unlink()
@@ -184,8 +187,7 @@ def test_what_a_process_that_died_left_half_deleted_is_never_put_back(artifacts,
 
 
 def test_what_is_removed_while_a_publisher_sets_its_time_is_written_anew(artifacts, monkeypatch):
-    artifact, remover = publish(artifacts), ArtifactRemover(artifacts)
-    age(artifact.path)
+    artifact, remover = aged(artifacts)
     set_time = os.utime
 
     def looked_up_before(path, *args):

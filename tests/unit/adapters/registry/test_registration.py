@@ -42,10 +42,6 @@ async def test_the_first_version_goes_live_and_is_stored_apart_from_its_source(s
     assert await site.adapter() == Adapter("acme/support", live=1, latest=1)
 
 
-async def test_a_file_url_is_a_source_too(site, worker):
-    assert (await worker.registrar.register(NAME, f"file://{site.source()}")).created
-
-
 @pytest.mark.parametrize("fresh_view", [True, False])
 async def test_the_same_content_again_is_the_same_version(site, worker, fresh_view):
     first = await worker.registrar.register(NAME, site.source())
@@ -193,13 +189,6 @@ async def test_an_engine_that_this_worker_has_not_heard_of_counts(site, worker):
     )
     source = site.source(config=lora_config(rank=16), tensors=lora_tensors(rank=16))
     assert (await worker.registrar.register(NAME, source)).version.rank == 16
-
-
-@pytest.mark.parametrize("source", ["relative/path", "file://host/x", "http://[", "file:///x?y", "", "/x\0y"])
-async def test_a_source_that_cannot_be_had_is_refused(worker, source):
-    with pytest.raises(RejectedError) as caught:
-        await worker.registrar.register(NAME, source)
-    assert [finding.code for finding in caught.value.findings] == ["source_unsupported"]
 
 
 async def test_a_source_is_judged_where_it_lies(site, worker):
