@@ -81,6 +81,7 @@ def refuse(chart: Path) -> None:
     """Raises SystemExit if Helm accepts what it must not."""
     check(chart, "kept state", {"gateway": {"keepState": {"enabled": True, "storageClassName": "fast"}}})
     check(chart, "one engine", {"engines": [ENGINE]})  # it is what is added that is wrong
+    check(chart, "controller", {"controller": {"enabled": True}})
     for name, values in REFUSED.items():
         try:
             list(objects(chart, values))
@@ -96,6 +97,9 @@ def main() -> None:
     refuse(chart)
     full = chart / "ci" / "full-values.yaml"
     documents = check(chart, full.name, yaml.safe_load(full.read_text()))
+    documents = [
+        d for d in documents if d["kind"] != "CustomResourceDefinition"
+    ]  # a file of the chart already
     text = yaml.safe_dump_all(documents, sort_keys=False, width=110)
     out.write_text(f"# Rendered by `python -m deploy.kubernetes.validate` from {stamp}: do not edit.\n{text}")
 

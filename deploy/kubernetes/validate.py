@@ -11,10 +11,13 @@ import sys
 from pathlib import Path
 
 from deploy.demo.cache import built, digest
+from gateway.kubernetes.operations.definitions import manifest
 
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 CHART = Path(__file__).parents[1] / "chart"
 RENDERED = CHART / "ci" / "full-rendered.yaml"
+RESOURCES = CHART / "files" / "resources.yaml"
+"""The CustomResourceDefinitions, which the chart has from the gateway's own models."""
 
 
 def stamp() -> str:
@@ -43,6 +46,7 @@ def check(rendered: Path) -> subprocess.CompletedProcess[str]:
 
 
 def main() -> int:
+    RESOURCES.write_text(manifest())
     done = check(RENDERED)
     sys.stdout.write(done.stdout)
     sys.stderr.write(done.stderr)

@@ -78,6 +78,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
     books = staff | {Role.AUDITOR}
     host = operator | {Role.ENGINE}
     managers = operator | {Role.TENANT_ADMIN}
+    controller = operator | {Role.CONTROLLER}
     engines, adapters = "/admin/v1/engines", "/admin/v1/adapters"
     one_adapter = "/[^/]+/[^/]+"  # TENANT/NAME
     ours = partial(AccessRule, roles=managers, queue=Queue.SELF_SERVICE)
@@ -91,6 +92,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule("/admin/v1/sign-in", None, BodyRule(0, complexity=None), methods=READING),
         AccessRule("/admin/v1/enrol", frozenset({Role.ENROLMENT}), BodyRule(64 * 1024)),
         AccessRule(engines, host, methods=POST, rest=""),
+        AccessRule(engines, controller, methods=READING, rest=""),
         AccessRule(engines, host, methods=READING, rest="/[^/]+(/merge)?"),
         AccessRule(engines, host, methods=frozenset({"PUT"}), rest="/[^/]+/(heartbeat|stopping)"),
         AccessRule("/admin/v1/artifacts", host, methods=READING),
@@ -100,7 +102,8 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         AccessRule("/admin/v1/exchange-rates", staff),
         AccessRule(f"{adapters}/upload", managers, upload),
         AccessRule(adapters, managers, methods=POST, rest=""),
-        ours(adapters, methods=READING, rest=f"({one_adapter}(/versions|/evaluations(/[^/]+)?)?)?"),
+        ours(adapters, roles=managers | controller, methods=READING, rest=""),
+        ours(adapters, methods=READING, rest=f"{one_adapter}(/versions|/evaluations(/[^/]+)?)?"),
         ours(
             adapters,
             body=evaluation,
@@ -109,7 +112,9 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
         ),
         ours(adapters, methods=frozenset({"PUT"}), rest=f"{one_adapter}/(live|cost-centre)"),
         ours(adapters, methods=POST, rest=f"{one_adapter}/(rollback|versions/[^/]+/retire)"),
-        ours(adapters, methods=frozenset({"DELETE"}), rest=one_adapter),
+        ours(adapters, roles=managers | controller, methods=frozenset({"DELETE"}), rest=one_adapter),
+        AccessRule("/admin/v1/tenants", controller, methods=READING, rest=""),
+        AccessRule("/admin/v1/tenants", controller, methods=frozenset({"DELETE"}), rest="/[^/]+"),
         ours("/admin/v1/keys"),
         ours("/admin/v1/bases", methods=READING),
         ours("/admin/v1/audit", roles=managers | {Role.AUDITOR}, methods=READING, rest=""),
@@ -123,7 +128,7 @@ def access_rules(settings: Settings) -> tuple[AccessRule, ...]:
             queue=Queue.SELF_SERVICE,
         ),
         AccessRule("/admin/v1/me", KEY_ROLES, methods=READING, queue=Queue.SELF_SERVICE),
-        AccessRule("/admin/v1/apply", operator, fleet),
+        AccessRule("/admin/v1/apply", controller, fleet),
         AccessRule("/admin", operator),
         reports("/finance/v1/bills", books),
         AccessRule("/finance/v1/bills", staff, BodyRule(MAX_BILL_BYTES, complexity=None)),

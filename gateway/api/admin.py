@@ -1,6 +1,6 @@
-"""/admin/v1/…: the API for operators; some routes are also for tenants' own administrators (`Managed`) or for
-engine hosts (`Host`). The routes of each room parse, call its operations, and return what `florin … --json`
-prints."""
+"""/admin/v1/…: the API for operators; some routes are also for tenants' own administrators (`Managed`), for
+engine hosts (`Host`) or for a controller (`Controlled`). The routes of each room parse, call its operations,
+and return what `florin … --json` prints."""
 
 from __future__ import annotations
 
@@ -24,15 +24,18 @@ from gateway.tenants.people import routes as account
 router = APIRouter(prefix="/admin/v1")
 for noun in (
     tenants.router,
+    tenants.controlled,
     keys.router,
     account.router,
     hosts.enrolments,
     registration.router,
     hosts.files,
     adapters.router,
+    adapters.controlled,
     evaluations.router,
     trials.router,
     engines.router,
+    engines.controlled,
     hosts.router,
     engines.bases,
     placement.router,
@@ -42,6 +45,7 @@ for noun in (
     event_streams.router,
     installation.router,
     declarative.router,
+    declarative.controlled,
     registry.router,
 ):
     router.include_router(noun)

@@ -9,7 +9,16 @@ from typing import Any, Final, TypeVar
 from fastapi import Depends, Request, Response
 
 from adapters.errors import StoreUnavailableError
-from gateway.api.dependencies import AuditorKey, AuditReader, HostKey, Manager, OperatorKey, StateDep
+from gateway.api.dependencies import (
+    AuditorKey,
+    AuditReader,
+    ControllerKey,
+    HostKey,
+    Manager,
+    OperatorKey,
+    Remover,
+    StateDep,
+)
 from gateway.operations.state import State
 from gateway.operations.transaction import Json, catch_up
 from gateway.schemas.base import Answer, json_of
@@ -28,6 +37,17 @@ async def _operator(request: Request, key: OperatorKey, state: StateDep) -> None
 async def _manager(request: Request, authority: Manager, state: StateDep) -> None:
     if request.method != "GET":
         authority.check_change()
+    await _current(request, state)
+
+
+async def _remover(request: Request, authority: Remover, state: StateDep) -> None:
+    if request.method != "GET":
+        authority.check_change()
+    await _current(request, state)
+
+
+async def _controller(request: Request, key: ControllerKey, state: StateDep) -> None:
+    del key
     await _current(request, state)
 
 
@@ -85,5 +105,9 @@ OwnAudit = Depends(_own_audit)
 Managed = Depends(_manager)
 """The same for routes that a tenant's own administrator may call, too. Their operations get a `Manager`, and
 confine it to its tenant."""
+ManagedOrControlled = Depends(_remover)
+"""The same, and for a controller."""
+Controlled = Depends(_controller)
+"""The same as `Operator` for routes that a controller may call, too."""
 Host = Depends(_host)
 """The same for routes that an engine's host may also call, with its key of role engine."""

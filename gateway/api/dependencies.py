@@ -87,6 +87,18 @@ def require_manager(request: Request, state: StateDep) -> Authority:
     return authority
 
 
+def require_controller(request: Request, state: StateDep) -> Key:
+    """An operator's or a controller's key. The operation restricts the latter to tenants and adapters."""
+    return _require(request, state, Role.OPERATOR, Role.CONTROLLER)
+
+
+def require_remover(request: Request, state: StateDep) -> Authority:
+    """Whoever may list and remove adapters: as `require_manager`, and a controller."""
+    key = _require(request, state, Role.OPERATOR, Role.TENANT_ADMIN, Role.CONTROLLER)
+    request.state.authority = authority = Authority.of(key)
+    return authority
+
+
 def require_auditor(request: Request, state: StateDep) -> Key:
     """An operator's or an auditor's key, for the audit log."""
     return _require(request, state, Role.OPERATOR, Role.AUDITOR)
@@ -111,6 +123,8 @@ ConsoleKey = Annotated[Key, Depends(require_console)]
 CustomerKey = Annotated[Key, Depends(require_customer)]
 AnyKey = Annotated[Key, Depends(require_any)]
 Manager = Annotated[Authority, Depends(require_manager)]
+ControllerKey = Annotated[Key, Depends(require_controller)]
+Remover = Annotated[Authority, Depends(require_remover)]
 AuditorKey = Annotated[Key, Depends(require_auditor)]
 AuditReader = Annotated[Authority, Depends(require_own_audit)]
 

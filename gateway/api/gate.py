@@ -77,7 +77,7 @@ class Gate:
             return None
         state: State = self._api.state.florin
         bearer = exchange.bearer()
-        issuer = state.host_tokens if Role.ENROLMENT in rule.roles else state.people
+        issuer = _issuer(state, rule.roles, bearer)
         if issuer is not None and looks_like_token(bearer) and not state.directory.find(bearer):
             exchange.session_key = scope[SESSION_KEY] = await _identified(issuer, exchange, state)
         key = authenticate(exchange, state.directory, state.follower)
@@ -85,6 +85,16 @@ class Gate:
         if key.is_stored:
             state.lifecycle.activity.used(key.id)
         return key
+
+
+def _issuer(state: State, roles: frozenset[Role], bearer: bytes) -> People | HostTokens | None:
+    """Whose tokens the route takes: hosts' alone, people's, or where a controller may call it, either."""
+    hosts = state.host_tokens
+    if Role.ENROLMENT in roles:
+        return hosts
+    if Role.CONTROLLER in roles and hosts is not None and hosts.may_be_controller(bearer):
+        return hosts
+    return state.people
 
 
 async def _identified(issuer: People | HostTokens, exchange: Exchange, state: State) -> Key:

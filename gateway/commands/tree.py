@@ -192,6 +192,12 @@ def _declarative() -> typer.Typer:
     return declarative.app
 
 
+def _controller() -> typer.Typer:
+    from gateway.kubernetes.commands import controller
+
+    return controller.app
+
+
 def _fleet_file() -> Sequence[typer.Typer]:
     from gateway.declarative.commands import fleet_files
 
@@ -273,6 +279,10 @@ _LOADED_WHEN_ASKED: dict[str, Group | Command] = {
         _declarative,
     ),
     "fleet-file": Group("Fleet files: check one without a gateway, and their JSON Schema.", _fleet_file),
+    "controller": Command(
+        "Bring the registry to what Tenant and LoraAdapter resources in Kubernetes say, until SIGTERM.",
+        _controller,
+    ),
     "registry": Group("The registry in Redis: compare, restore or accept it after a loss.", _registry),
     "audit": Group("The audit log, and which version answered a request.", _audit),
     "events": Group("The audit and usage events that Florin sends to other systems.", _events),

@@ -103,6 +103,13 @@ class IdentitySettings(BaseModel):
         None, description="The only CA certificates (PEM) to verify the issuer with. Empty: the system's."
     )
 
+    controller_subject: str = Field(
+        "",
+        max_length=1000,
+        description="Subject (`sub`) that is the controller of Kubernetes resources, with the tokens of "
+        "`FLORIN_HOST_ISSUER`: `system:serviceaccount:serving:florin-controller`. Its tokens have the rights "
+        "of a key of role `controller`. Empty: none is.",
+    )
     host_issuer: str = Field(
         "",
         description="URL of the issuer with whose tokens engine hosts may enrol, exactly as it names itself: "
@@ -118,7 +125,8 @@ class IdentitySettings(BaseModel):
         description="JSON object: the subjects (`sub`) whose hosts may enrol, each with what their "
         "registrations are pinned to, as in an enrolment token: "
         '`{"system:serviceaccount:serving:florin-h100": {"gpu_type": "H100", "labels": {"pool": "chat"}}}`. '
-        "`{engine}` in an `address` stands for the engine's name. Required with `FLORIN_HOST_ISSUER`.",
+        "`{engine}` in an `address` stands for the engine's name. Required with `FLORIN_HOST_ISSUER`, unless "
+        "`FLORIN_CONTROLLER_SUBJECT` is set.",
     )
     host_engine_claim: str = Field(
         "kubernetes.io.pod.name",
@@ -171,7 +179,7 @@ class IdentitySettings(BaseModel):
     def _subjects(cls, text: str, info: ValidationInfo) -> str:
         if text and not _is_object_of_objects(text):
             raise ValueError('must be a JSON object of objects: {"SUBJECT": {"gpu_type": "H100"}}')
-        if not text and info.data.get("host_issuer"):
+        if not text and info.data.get("host_issuer") and not info.data.get("controller_subject"):
             raise ValueError("is required with FLORIN_HOST_ISSUER: without it, no host may enrol")
         return text
 

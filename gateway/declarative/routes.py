@@ -7,16 +7,18 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, Query, Request, Response
 
-from gateway.api.admin_requests import Operator, as_it_is
-from gateway.api.dependencies import Actor, Confirm, StateDep
+from gateway.api.admin_requests import Controlled, Operator, as_it_is
+from gateway.api.dependencies import Confirm, ControllerKey, StateDep
 from gateway.api.progress import answer, in_openapi
 from gateway.declarative.operations import execute
-from gateway.declarative.operations.apply import export_registry, plan_apply
+from gateway.declarative.operations.apply import check_scope, export_registry, plan_apply
 from gateway.declarative.operations.document import Document, parse
 from gateway.declarative.schemas import Applied
+from gateway.operations.authorization import actor_of
 from gateway.operations.progress import OperationProgress
 
 router = APIRouter(tags=["declarative"], dependencies=[Operator])
+controlled = APIRouter(tags=["declarative"], dependencies=[Controlled])
 
 _DOCUMENT = {
     "requestBody": {
@@ -33,13 +35,13 @@ async def export(state: StateDep) -> Response:
     return as_it_is(await export_registry(state))
 
 
-@router.post("/apply", response_model=Applied, responses=in_openapi(Applied), openapi_extra=_DOCUMENT)
+@controlled.post("/apply", response_model=Applied, responses=in_openapi(Applied), openapi_extra=_DOCUMENT)
 async def apply(
     *,
     body: Annotated[dict[str, Any], Body(description="A document as returned by `export`.")],
     request: Request,
     state: StateDep,
-    actor: Actor,
+    key: ControllerKey,
     dry_run: Annotated[bool, Query(description="Only return what would change.")] = False,
     prune: Annotated[
         bool, Query(description="Remove objects that the document's sections do not list.")
@@ -56,8 +58,11 @@ async def apply(
 ) -> Response:
     """Change the registry to match the document. Returns 200 even if some actions failed: `failed` is their
     number, and each of `actions` has its `outcome`. With `accept: application/x-ndjson`, the response is a
-    line per step, {"step", "done", "total"}, and a final line with {"result"} or {"error"}."""
+    line per step, {"step", "done", "total"}, and a final line with {"result"} or {"error"}. A key of role
+    `controller` can only change tenants and adapters, and prune nothing."""
+    actor = actor_of(key)
     document = await asyncio.to_thread(parse, body)  # seconds of work for tens of thousands of adapters
+    check_scope(key, document, prune=prune)
     plan = await plan_apply(state, document, prune=prune, agreed=agreed, actor=actor, confirmed=confirm)
 
     async def work(progress: OperationProgress) -> tuple[int, Applied]:

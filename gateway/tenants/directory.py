@@ -48,6 +48,8 @@ class Role(StrEnum):
     """The host of one engine: registers it, sends its heartbeats, and fetches the files placed on it."""
     METRICS = "metrics"
     """May only read /metrics."""
+    CONTROLLER = "controller"
+    """`florin controller`: applies and removes tenants and adapters, and lists engines."""
     ENROLMENT = "enrolment"
     """A token that can only be exchanged, once, for a key of role engine."""
 
@@ -60,7 +62,8 @@ PERSON = ("oidc:", "oidc@")
 """Begin the ids of keys that stand for people who signed in: `oidc:NAME`, and `oidc@TENANT:NAME` for those of
 a tenant. No stored key's id has a colon."""
 HOST = "host:"
-"""Begins the id of an enrolment token that a host's platform signed. No stored key's id has a colon."""
+"""Begins the id of an enrolment token, or of the controller's key, that a host's platform signed. No stored
+key's id has a colon."""
 EVALUATION = "evaluation:"
 """Begins the id of the key under which an operator's evaluation of a tenant's adapter runs. No stored key's
 id has a colon."""

@@ -1,6 +1,6 @@
-"""Engine hosts that prove who they are with a token of their platform: a pod's, signed by its cluster, or any
-workload's JWT. It serves as an enrolment token: a claim names the engine, and its subject determines what the
-registration is pinned to."""
+"""Engine hosts, and the controller, that prove who they are with a token of their platform: a pod's, signed
+by its cluster, or any workload's JWT. A host's serves as an enrolment token: a claim names the engine, and
+its subject determines what the registration is pinned to. The controller's serves as its key."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from gateway.errors import FlorinError
 from gateway.tenants.directory import HOST, Key, Pins, Role
 from gateway.tenants.people.claims import LEEWAY, check_times, text_of
 from gateway.tenants.people.issuer import Issuer
+from gateway.tenants.people.tokens import issuer_of
 
 _EXPIRED = "The host's token has expired. Its platform renews it: try again with the new one."
 
@@ -33,14 +34,23 @@ class HostTokens:
         )
         self._audience = settings.host_audience
         self._claim = settings.host_engine_claim
-        self._pins = pins_by_subject(settings.host_subjects)
+        self._pins = pins_by_subject(settings.host_subjects or "{}")
+        self._controller = settings.controller_subject
         self._clock = clock
 
+    def may_be_controller(self, token: bytes) -> bool:
+        """Whether there is a controller, and the token says that it is of this issuer. Nothing is
+        verified."""
+        return bool(self._controller) and issuer_of(token.decode("latin-1")) == self.issuer.url
+
     async def identify(self, token: bytes) -> Key:
-        """The host's token as an enrolment token, which is in no registry. Raises FlorinError."""
+        """The host's token as an enrolment token, the controller's as its key: neither is in a registry.
+        Raises FlorinError."""
         claims = await self.issuer.claims(token.decode("latin-1"), (self._audience,))
         expires = check_times(claims, self._clock(), _EXPIRED)
         subject, engine = str(claims["sub"]), text_of(claims, self._claim)
+        if subject == self._controller:
+            return Key(f"{HOST}{subject}", "", Role.CONTROLLER, "", 0, expires=expires + LEEWAY * 1_000_000)
         pins = self._pins.get(subject)
         if pins is None:
             raise FlorinError("no_role", f"Hosts of {subject[:200]!r} may not enrol (FLORIN_HOST_SUBJECTS).")

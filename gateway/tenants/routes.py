@@ -6,13 +6,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Query, Response
 
-from gateway.api.admin_requests import Operator, listed
-from gateway.api.dependencies import Actor, StateDep
+from gateway.api.admin_requests import Controlled, Operator, listed
+from gateway.api.dependencies import Actor, ControllerKey, StateDep
 from gateway.fleet.adapters.operations import quotas
 from gateway.fleet.adapters.routes.answers import adapter_answer
-from gateway.operations.authorization import READER
+from gateway.operations.authorization import READER, actor_of, check_role
 from gateway.operations.known_tenants import used_before
 from gateway.schemas.base import Listed
+from gateway.tenants.directory import Role
 from gateway.tenants.keys.routes import keys_of
 from gateway.tenants.operations import limit_dry_run, limits, tenants
 from gateway.tenants.operations.limits import queue_of
@@ -28,6 +29,7 @@ from gateway.tenants.schemas.tenants import (
 from gateway.tenants.schemas.terms import TenantTerms
 
 router = APIRouter(prefix="/tenants", tags=["tenants"], dependencies=[Operator])
+controlled = APIRouter(prefix="/tenants", tags=["tenants"], dependencies=[Controlled])
 
 
 _USED_BEFORE = (
@@ -66,7 +68,7 @@ async def update_tenant(name: str, body: TenantTerms, state: StateDep, actor: Ac
     return ChangedTenant.of(tenant, warnings=tenants.unmet(state.catalog, tenant))
 
 
-@router.get("", response_model=Listed[Tenant])
+@controlled.get("", response_model=Listed[Tenant])
 async def list_tenants(state: StateDep) -> Response:
     """All tenants, by name."""
     by_name = [tenant for _, tenant in sorted(state.directory.tenants.items())]
@@ -101,12 +103,12 @@ async def try_limits(name: str, body: LimitsToTry, state: StateDep) -> LimitDryR
     return await limit_dry_run.dry_run(state, tenants.find(state, name), body)
 
 
-@router.delete("/{name}")
+@controlled.delete("/{name}")
 async def remove_tenant(
     *,
     name: str,
     state: StateDep,
-    actor: Actor,
+    key: ControllerKey,
     dry_run: Annotated[
         bool, Query(description="Only tell what stands in the way, and what is still to be charged.")
     ] = False,
@@ -114,7 +116,7 @@ async def remove_tenant(
         bool,
         Query(
             description="First revoke its valid keys, end the sharing of others' adapters with it, and "
-            "remove its adapters: all of `obstacles`."
+            "remove its adapters: all of `obstacles`. Not for a controller."
         ),
     ] = False,
 ) -> RemovedTenant:
@@ -122,11 +124,13 @@ async def remove_tenant(
     ends with this month. Refused with 409 `in_use` while it has adapters or valid keys, or adapters are
     shared with it, unless `cascade` says to remove those, too. Repeating this changes nothing, and completes
     a removal that was interrupted."""
+    if cascade:
+        check_role(key, Role.OPERATOR)
     charges = await tenants.charges_to_come(state, name)
     if cascade and not dry_run:
-        there, obstacles = await tenants.remove_all(state, name, actor=actor)
+        there, obstacles = await tenants.remove_all(state, name, actor=actor_of(key))
     else:
-        there, obstacles = await tenants.remove(state, name, actor=actor, dry_run=dry_run)
+        there, obstacles = await tenants.remove(state, name, actor=actor_of(key), dry_run=dry_run)
     return RemovedTenant(
         tenant=name,
         removed=there and not dry_run,

@@ -15,7 +15,9 @@ from tests.support.harness import Gateway, running_gateway
 from tests.support.oidc_issuer import OidcIssuer, answering
 from tests.support.waiting import until
 
-SUBJECT, OTHER = (f"system:serviceaccount:serving:{name}" for name in ("florin-h100", "florin-l4"))
+SUBJECT, OTHER, CONTROLLER = (
+    f"system:serviceaccount:serving:{name}" for name in ("florin-h100", "florin-l4", "florin-controller")
+)
 
 
 @pytest.fixture
@@ -77,6 +79,38 @@ async def test_a_pod_enrols_as_itself_again_at_each_start_and_as_nobody_else(gat
         entries = (await http.get("/admin/v1/audit", params={"action": "token.use"})).json()["data"]
     assert {(entry["actor"], entry["subject"]) for entry in entries} == {(f"host:{SUBJECT}", "h1")}
     await until(lambda: gateway.state.catalog.engines["h1"].takes_requests)
+
+
+async def test_the_controller_s_pod_applies_tenants_and_adapters_and_makes_no_key(
+    tmp_path, valkey_url, prefix, cluster
+):
+    settings = {"host_issuer": cluster.url, "controller_subject": CONTROLLER}
+    reader = tmp_path / "reader"
+    reader.write_text("readers\n")
+    key = {"k1": {"role": "operator", "secret": f"sha256:{'0' * 64}"}}
+    async with running_gateway(
+        tmp_path / "state", valkey_url, prefix, host_issuer_token_file=reader, **settings
+    ) as gateway:
+        async with gateway.http(pod_token(cluster, CONTROLLER, "florin-controller-x")) as http:
+            for document, params, status in (
+                ({"tenants": {"acme": {}}}, {}, 200),
+                ({"keys": key}, {}, 403),
+                ({"keys": key}, {"dry_run": True}, 403),
+                ({"tenants": {}}, {"prune": True}, 403),
+            ):
+                answer = await http.post("/admin/v1/apply", json={"florin": 1} | document, params=params)
+                assert answer.status_code == status, answer.text
+            assert (await http.post("/admin/v1/keys", json={"role": "operator"})).status_code == 401
+            cascade = await http.delete("/admin/v1/tenants/acme", params={"cascade": True})
+            assert (cascade.status_code, cascade.json()["error"]["code"]) == (403, "insufficient_role")
+            assert (await http.delete("/admin/v1/tenants/acme")).json()["removed"] is True
+            assert (await http.post("/admin/v1/enrol", json={})).status_code == 403
+        async with gateway.http(pod_token(cluster, SUBJECT)) as http:
+            other = await http.get("/admin/v1/tenants")
+            assert (other.status_code, other.json()["error"]["code"]) == (403, "no_role")
+        async with gateway.http() as http:
+            entries = (await http.get("/admin/v1/audit", params={"action": "tenant.remove"})).json()["data"]
+        assert [entry["actor"] for entry in entries] == [f"host:{CONTROLLER}"]
 
 
 async def test_of_the_keys_of_a_host_that_enrols_often_only_the_last_two_are_kept(gateway, cluster):

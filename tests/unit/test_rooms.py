@@ -18,8 +18,9 @@ ABOVE = {
 }
 ASSEMBLY = ("api", "app", "cli", "composition", "console", "serving")
 """They put the rooms together."""
-WITHOUT_A_GATEWAY = ("gateway.installation.backup.", "gateway.declarative.")
-"""Commands that do the work themselves: `florin backup`, `florin restore`, `florin fleet-file`."""
+WITHOUT_A_GATEWAY = ("gateway.installation.backup.", "gateway.declarative.", "gateway.kubernetes.")
+"""Commands that do the work themselves: `florin backup`, `florin restore`, `florin fleet-file`, `florin
+controller`."""
 
 
 def kind(module: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from adapters.errors import ConflictError
 from gateway.costs.prices.price import Price
@@ -13,13 +14,28 @@ from gateway.declarative.operations.actions import ApplyPlan
 from gateway.declarative.operations.document import Document
 from gateway.declarative.operations.plan import plan
 from gateway.declarative.operations.selling import Selling
+from gateway.errors import FlorinError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
+from gateway.tenants.directory import Key, Role
+
+_CONTROLLED: Final = frozenset({"florin", "tenants", "adapters"})
+"""What a document that a controller applies may have."""
 
 
 async def export_registry(state: State) -> Json:
     return await asyncio.to_thread(current.export, await _current(state))
+
+
+def check_scope(key: Key, document: Document, *, prune: bool) -> None:
+    """Raises FlorinError for what a controller must not change: a key that it made could do more than its
+    own."""
+    if key.role is Role.CONTROLLER and (prune or document.model_fields_set - _CONTROLLED):
+        raise FlorinError(
+            "insufficient_role",
+            f"A key of role {key.role} applies tenants and adapters only, and prunes nothing.",
+        )
 
 
 async def plan_apply(

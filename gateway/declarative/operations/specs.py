@@ -132,7 +132,7 @@ class KeySpec(KeyTerms):
             raise ValueError("a key has an engine if and only if its role is engine")
         if self.pins is not None and not self.engine:
             raise ValueError("only keys of role engine have pins")
-        if self.tenant and role in {Role.ENGINE, Role.METRICS}:
+        if self.tenant and role in {Role.ENGINE, Role.METRICS, Role.CONTROLLER}:
             raise ValueError(f"a key of role {role} cannot belong to a tenant")
         _check_time("expires", self.expires)
         _check_time("revoked", self.revoked)

@@ -207,7 +207,7 @@ def _check_owner(tenant: str, role: Role, engine: str, address: str | None) -> N
     elif engine or address is not None:
         param = "engine" if engine else "address"
         raise FlorinError("invalid_value", "Only a key of role engine can name an engine.", param=param)
-    if tenant and role in {Role.AUDITOR, Role.ENGINE, Role.METRICS}:
+    if tenant and role in {Role.AUDITOR, Role.ENGINE, Role.METRICS, Role.CONTROLLER}:
         raise FlorinError("invalid_value", f"A key of role {role} cannot belong to a tenant.", param="tenant")
 
 

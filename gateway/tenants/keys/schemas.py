@@ -11,7 +11,9 @@ from gateway.schemas.options import Option
 from gateway.tenants.schemas.terms import KeyTerms
 from gateway.tenants.terms import Budget, Limits, Priority, Scopes
 
-KeyRole = Literal["tenant", "tenant-admin", "operator", "finance", "auditor", "engine", "metrics"]
+KeyRole = Literal[
+    "tenant", "tenant-admin", "operator", "finance", "auditor", "engine", "metrics", "controller"
+]
 _WHEN = "When it expires: 90d, 24h, or a date such as 2027-06-30 (its start, UTC)."
 Moment = Annotated[str, Field(max_length=64, examples=["90d"])]
 
@@ -23,6 +25,7 @@ _ROLES = {
     "auditor": "auditor: reads costs, months and the audit log",
     "engine": "engine: one GPU host",
     "metrics": "metrics: reads /metrics",
+    "controller": "controller: applies tenants and adapters from Kubernetes resources",
 }
 
 

@@ -23,7 +23,7 @@ reached.
 
 _COLUMNS: Final = (
     *(Role.TENANT, Role.TENANT_ADMIN, Role.OPERATOR, Role.FINANCE, Role.AUDITOR),
-    *(Role.ENGINE, Role.METRICS, Role.ENROLMENT),
+    *(Role.ENGINE, Role.METRICS, Role.CONTROLLER, Role.ENROLMENT),
 )
 _CONFINED: Final = TENANT_ROLES | {Role.ENGINE}
 MODELS: Final = ("/v1/models", "/v1/models/{model}")

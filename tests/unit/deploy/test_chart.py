@@ -18,10 +18,12 @@ import yaml
 from adapters.engine_agent.engine_flags import plan
 from adapters.security.secret_files import read_key
 from deploy.images import healthcheck
-from deploy.kubernetes.validate import CHART, RENDERED, stamp
+from deploy.kubernetes.validate import CHART, RENDERED, RESOURCES, stamp
 from gateway.api import health
 from gateway.commands.tree import loaded_tree
 from gateway.config import Settings
+from gateway.kubernetes.operations.definitions import manifest
+from gateway.kubernetes.resource import GROUP, PLURALS
 from gateway.observability.metric_names import AT_SCRAPE
 from gateway.runtime.unknown_variables import unknown
 from gateway.tenants.host_tokens import pins_by_subject
@@ -41,7 +43,7 @@ def pod(workload: dict[str, Any]) -> dict[str, Any]:
     return workload["spec"]["template"]["spec"]
 
 
-[GATEWAY] = of("Deployment")
+GATEWAY, CONTROLLER = sorted(of("Deployment"), key=lambda one: one["metadata"]["name"])
 ENGINES = of("StatefulSet")
 WORKLOADS = [GATEWAY, *ENGINES]
 
@@ -63,7 +65,7 @@ def test_the_rendered_file_is_that_of_this_chart():
 
 
 def test_the_variables_are_read():
-    for workload in WORKLOADS:
+    for workload in (*WORKLOADS, CONTROLLER):
         assert not list(unknown(environment(workload)))
 
 
@@ -167,7 +169,7 @@ def test_probes_ask_routes_that_exist_at_ports_that_are_open():
     }
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one["metadata"]["name"])
+@pytest.mark.parametrize("workload", [*WORKLOADS, CONTROLLER], ids=lambda one: one["metadata"]["name"])
 def test_containers_are_confined(workload):
     security = container(workload)["securityContext"]
     assert security["readOnlyRootFilesystem"] is True
@@ -175,12 +177,12 @@ def test_containers_are_confined(workload):
     assert security["capabilities"] == {"drop": ["ALL"]}
     assert pod(workload)["securityContext"]["runAsNonRoot"] is True
     assert pod(workload)["automountServiceAccountToken"] is False
-    image = "gateway" if workload is GATEWAY else "engine"
+    image = "engine" if workload in ENGINES else "gateway"
     user = pod(workload)["securityContext"]["runAsUser"]
     assert f"USER {user}:" in Path(f"deploy/images/{image}.Containerfile").read_text()
 
 
-@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda one: one["metadata"]["name"])
+@pytest.mark.parametrize("workload", [*WORKLOADS, CONTROLLER], ids=lambda one: one["metadata"]["name"])
 def test_secrets_are_references_that_root_owns_and_florin_reads(workload):
     for variable in container(workload)["env"]:
         if re.search(r"TOKEN$|SECRET$|_KEY$|_URL$", variable["name"]) and "value" in variable:
@@ -280,6 +282,38 @@ def test_selectors_find_their_own_workload_alone():
             assert found == [one["metadata"]["name"].removesuffix("-admin")]
 
 
+def test_the_resources_are_those_of_the_models():
+    """`python -m deploy.kubernetes.validate` writes them."""
+    assert RESOURCES.read_text() == manifest()
+
+
+def test_the_controller_is_itself_at_gateways_and_at_the_api_server():
+    context = (
+        loaded_tree().commands["controller"].make_context("controller", container(CONTROLLER)["args"][1:])
+    )
+    account = pod(CONTROLLER)["serviceAccountName"]
+    assert environment(GATEWAY)["FLORIN_CONTROLLER_SUBJECT"] == f"system:serviceaccount:serving:{account}"
+    assert environment(CONTROLLER)["FLORIN_URL"] == environment(ENGINES[0])["FLORIN_URL"]
+    volumes = {volume["name"]: volume for volume in pod(CONTROLLER)["volumes"]}
+    mounts = {mount["mountPath"]: volumes[mount["name"]] for mount in container(CONTROLLER)["volumeMounts"]}
+    [identity] = mounts[str(context.params["key_file"].parent)]["projected"]["sources"]
+    assert identity["serviceAccountToken"]["audience"] == Settings().host_audience
+    own = mounts["/var/run/secrets/kubernetes.io/serviceaccount"]["projected"]["sources"]
+    assert "audience" not in own[0]["serviceAccountToken"]
+
+
+def test_the_controller_may_do_no_more_than_it_does():
+    [role], [binding] = of("Role"), of("RoleBinding")
+    assert binding["subjects"][0]["name"] == pod(CONTROLLER)["serviceAccountName"]
+    allowed = {
+        (verb, resource) for rule in role["rules"] for verb in rule["verbs"] for resource in rule["resources"]
+    }
+    assert {group for rule in role["rules"] for group in rule["apiGroups"]} == {GROUP}
+    read = {(verb, plural) for verb in ("get", "list", "watch") for plural in PLURALS.values()}
+    finalizers = {("patch", PLURALS[kind]) for kind in ("Tenant", "LoraAdapter")}
+    assert allowed == read | finalizers | {("patch", f"{plural}/status") for plural in PLURALS.values()}
+
+
 def test_engines_scale_to_what_is_wanted_and_name_no_replicas_themselves():
     assert all("replicas" not in engine["spec"] for engine in ENGINES)
     [scaled] = of("ScaledObject")
@@ -310,5 +344,5 @@ def test_the_schema_lets_nothing_unknown_through():
     loose = [one for one in schemas(SCHEMA) if "additionalProperties" not in one]
     assert loose == [{"type": "object"}]  # `global`, which Helm adds
     assert SCHEMA["properties"].keys() - {"global"} == VALUES.keys()
-    for section in ("gateway", "artifacts", "engine", "networkPolicy", "serviceMonitor"):
+    for section in ("gateway", "artifacts", "engine", "controller", "networkPolicy", "serviceMonitor"):
         assert SCHEMA["properties"][section]["properties"].keys() == VALUES[section].keys()

@@ -12,8 +12,8 @@ from pydantic import BaseModel, Field
 from adapters import model
 from adapters.model import AdapterName
 from adapters.registry.changes.live_version import CanaryTerms
-from gateway.api.admin_requests import Managed, Operator, listed
-from gateway.api.dependencies import Actor, Manager, StateDep
+from gateway.api.admin_requests import Managed, ManagedOrControlled, Operator, listed
+from gateway.api.dependencies import Actor, Manager, Remover, StateDep
 from gateway.evaluations import operations as evaluations
 from gateway.fleet.adapters.operations import adapters, canaries
 from gateway.fleet.adapters.routes.answers import adapter_answer, version_answer, versions_of, warmed
@@ -37,6 +37,7 @@ from gateway.schemas.base import Listed, StrictBody
 from gateway.tenants.schemas.terms import CostCentre
 
 router = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[Managed])
+controlled = APIRouter(prefix="/adapters", tags=["adapters"], dependencies=[ManagedOrControlled])
 
 
 class AdapterState(StrEnum):
@@ -89,9 +90,9 @@ class NewCostCentre(StrictBody):
     )
 
 
-@router.get("", response_model=Listed[Adapter])
+@controlled.get("", response_model=Listed[Adapter])
 async def list_adapters(
-    state: StateDep, authority: Manager, chosen: Annotated[AdapterFilter, Query()]
+    state: StateDep, authority: Remover, chosen: Annotated[AdapterFilter, Query()]
 ) -> Response:
     """The adapters that the key may see, by name; those that meet all of the given conditions. A key of role
     `tenant-admin` sees its own tenant's, without the fields that describe the fleet."""
@@ -199,8 +200,8 @@ async def label(tenant: str, name: str, body: NewCostCentre, state: StateDep, au
     return adapter_answer(state, adapter, authority)
 
 
-@router.delete("/{tenant}/{name}", response_model_exclude_unset=True)
-async def remove_adapter(tenant: str, name: str, state: StateDep, authority: Manager) -> RemovedAdapter:
+@controlled.delete("/{tenant}/{name}", response_model_exclude_unset=True)
+async def remove_adapter(tenant: str, name: str, state: StateDep, authority: Remover) -> RemovedAdapter:
     """Remove an adapter with all its versions, also from engines. Running requests finish. If it is
     registered again later, its version numbers continue."""
     full_name = _name(tenant, name)

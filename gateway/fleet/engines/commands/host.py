@@ -25,11 +25,11 @@ from adapters.engine_agent.handover import SIGNALS as HELD_BACK
 from adapters.engine_agent.handover import AgentHandover, HandoverError, Successor
 from adapters.engine_agent.state import AgentState, HostConfig
 from adapters.errors import RejectedError
+from gateway.commands import log
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, note, say
 from gateway.fleet.engines.commands import host_security
 from gateway.fleet.engines.commands.enrolling import OPERATOR_KEY, TOKEN, HostKey
-from gateway.observability import logs
 from gateway.serving.terminal import has_terminal
 
 engine_log = logging.getLogger("florin.engine")
@@ -73,12 +73,8 @@ def _successor(secrets: dict[str, str]) -> Successor:
 
 
 def begin_log() -> None:
-    """Configures logging from FLORIN_LOG_FORMAT and FLORIN_LOG_LEVEL. Raises UsageError."""
-    for variable, allowed in (("FLORIN_LOG_FORMAT", logs.FORMATS), ("FLORIN_LOG_LEVEL", logs.LEVELS)):
-        value = os.environ.get(variable) or allowed[0]
-        if value not in allowed:
-            raise UsageError(f"{variable} must be one of {', '.join(allowed)}; it is {value!r}.")
-    logs.log_to_stderr()
+    """Raises UsageError."""
+    log.begin()
     engine_log.setLevel(logging.INFO)  # the engine's output is always logged
 
 

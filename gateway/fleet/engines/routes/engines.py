@@ -13,7 +13,7 @@ from adapters.drivers import driver, driver_of
 from adapters.errors import NotFoundError
 from adapters.model import SlotState
 from adapters.registry.change_context import text_rank
-from gateway.api.admin_requests import Managed, Operator, listed
+from gateway.api.admin_requests import Controlled, Managed, Operator, listed
 from gateway.api.dependencies import Actor, Manager, StateDep
 from gateway.fleet.adapters.operations.canaries import figures
 from gateway.fleet.engines.operations import engines, trials
@@ -42,10 +42,11 @@ from gateway.operations.state import State
 from gateway.schemas.base import GuardTerms, Listed, Removed
 
 router = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Operator])
+controlled = APIRouter(prefix="/engines", tags=["engines"], dependencies=[Controlled])
 bases = APIRouter(prefix="/bases", tags=["engines"], dependencies=[Managed])
 
 
-@router.get("", response_model=Listed[Engine])
+@controlled.get("", response_model=Listed[Engine])
 async def list_engines(state: StateDep) -> Response:
     """All engines by name, with their health and load, as seen by this worker."""
     heartbeats = await living(state)
