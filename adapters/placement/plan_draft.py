@@ -56,6 +56,16 @@ class Draft:
         self.loading.add(move.engine)
         self.replicas[move.version].add(move.engine)
 
+    def proven(self, version: PlannedVersion) -> set[str]:
+        """The replicas that count for its minimum: an engine into whose weights it is merged does once it was
+        compared with one that loads it, for which that must have happened."""
+        return {
+            name
+            for name in self.replicas[version.name]
+            if self.engines[name].only is None
+            or ((placed := self.engines[name].held.get(version.name)) and placed.state is SlotState.RESIDENT)
+        }
+
     # -- what is possible
 
     def victim(self, engine: PlannedEngine) -> str | None:

@@ -77,12 +77,16 @@ def _minimum(draft: Draft) -> Iterator[Move]:
 
 def _missing(draft: Draft, version: PlannedVersion) -> Iterator[Move]:
     replicas, least = draft.replicas[version.name], version.min_replicas
-    while len(replicas) < least and (targets := draft.targets(version, evict=True)):
-        reason = f"{len(replicas)} replicas, at least {least} wanted"
+    most = math.inf if version.max_replicas is None else version.max_replicas
+    while (
+        (have := len(draft.proven(version))) < least
+        and len(replicas) < most
+        and (targets := draft.targets(version, evict=True))
+    ):
+        reason = f"{have} replicas, at least {least} wanted"
         yield Move("replicate", version.name, targets[0].name, reason)
     domains = {draft.engines[name].domain for name in replicas}
-    may_grow = version.max_replicas is None or len(replicas) < version.max_replicas
-    if len(domains) < least <= len(replicas) and may_grow:
+    if len(domains) < least <= len(replicas) < most:
         for target in draft.targets(version, evict=False)[:1]:
             if target.domain not in domains:
                 reason = f"its {len(replicas)} replicas are on {len(domains)} hosts"

@@ -36,8 +36,10 @@ class FleetLoad:
         return self.engines * max(self.requests / self.capacity, by_slots, self.delay / slo_ttft)
 
 
-def engines_wanted(engines: Mapping[str, int], demand: float, peak: float) -> dict[str, int]:
-    """GPU type → engines wanted, at least one. The mix of GPU types stays as it is.
+def engines_wanted(
+    engines: Mapping[str, int], demand: float, peak: float, *, at_least: int = 1
+) -> dict[str, int]:
+    """GPU type → engines wanted, `at_least` so many. The mix of GPU types stays as it is.
 
     `engines`: GPU type → how many there are now; `peak`: the highest demand lately, inf if that is unknown.
     Growth follows the demand, shrinking the peak. If nothing changes but the number of engines, the answer
@@ -47,7 +49,7 @@ def engines_wanted(engines: Mapping[str, int], demand: float, peak: float) -> di
     desired = {}
     for gpu_type, count in engines.items():
         share = count / total
-        least = math.ceil(share * demand / GROW)
+        needed = math.ceil(share * demand / GROW)
         most = share * max(demand, peak) / SHRINK
-        desired[gpu_type] = max(1, least, count if count <= most else math.ceil(most))
+        desired[gpu_type] = max(at_least, needed, count if count <= most else math.ceil(most))
     return desired

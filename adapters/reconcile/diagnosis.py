@@ -53,6 +53,8 @@ class FleetObservation:
     missing_files: Mapping[str, str] = field(default_factory=dict)
     """Version id → a description of its missing files."""
     pending_deletions: CollectionPlan = field(default_factory=CollectionPlan)
+    starts: bool = False
+    """Whether requests wait for an engine to start, so that a fleet without engines is none amiss."""
 
 
 # -- wording

@@ -18,7 +18,9 @@ OWN = "fl-"
 def of_engines(view: FleetObservation) -> Iterator[Diagnosis]:
     """Yield problems and passed checks."""
     catalog = view.catalog
-    if not catalog.engines:
+    if not catalog.engines and view.starts:
+        yield Diagnosis("engines", "ok", "", "No engine is registered. Requests wait until one has started.")
+    elif not catalog.engines:
         yield Diagnosis(
             "engines", "warning", "", "No engine is registered.",
             "Register one: florin engine add --name … --url … --base … --gpu-type … --slots … --max-rank …",

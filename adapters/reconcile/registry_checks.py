@@ -14,7 +14,7 @@ def of_registry(view: FleetObservation) -> Iterator[Diagnosis]:
     for group in (
         _serving_statuses(view),
         _files(view),
-        _adapters(view.catalog),
+        _adapters(view.catalog, starts=view.starts),
         _bases(view.catalog),
         _hosts(view.catalog),
         _pending_deletions(view),
@@ -62,12 +62,12 @@ def _files(view: FleetObservation) -> Iterator[Diagnosis]:
         yield Diagnosis("version_files", "ok", "", f"The files of all {count} versions are present.")
 
 
-def _adapters(catalog: Catalog) -> Iterator[Diagnosis]:
-    """Live versions and canaries that no engine can hold."""
+def _adapters(catalog: Catalog, *, starts: bool) -> Iterator[Diagnosis]:
+    """Live versions and canaries that no engine can hold. `starts`: see `FleetObservation`."""
     for _, adapter in sorted(catalog.adapters.items()):
         for version in _called(adapter, catalog):
             fleet = catalog.fleet(version.base_model)
-            if any(engine.fits(version) for engine in fleet):
+            if any(engine.fits(version) for engine in fleet) or (starts and not fleet):
                 continue
             fleet = [engine for engine in fleet if not engine.serves]  # those load nothing
             release = release_of(version.min_vllm)

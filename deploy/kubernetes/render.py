@@ -39,12 +39,27 @@ REFUSED: dict[str, dict[str, Any]] = {
             {**ENGINE, "autoscaling": {"enabled": True, "with": "hpa", "minReplicas": 1, "maxReplicas": 2}}
         ]
     },
-    "scaling to zero": {
+    "scaling to zero without KEDA": {
+        "gateway": {"settings": {"FLORIN_ENGINE_START_TIMEOUT": 300}},
         "engines": [
             {
                 **ENGINE,
                 "baseModel": "a",
                 "autoscaling": {"enabled": True, "with": "hpa", "minReplicas": 0, "maxReplicas": 2},
+            }
+        ],
+    },
+    "scaling to zero while no request waits for an engine": {
+        "engines": [
+            {
+                **ENGINE,
+                "autoscaling": {
+                    "enabled": True,
+                    "with": "keda",
+                    "minReplicas": 0,
+                    "maxReplicas": 2,
+                    "prometheus": "http://prometheus",
+                },
             }
         ]
     },

@@ -101,6 +101,9 @@ def known(state: State) -> dict[str, Series]:
         ],
         "florin_engine_running": [((s.engine.name,), s.running) for s in healthy],
         "florin_engine_waiting": [((s.engine.name,), s.waiting) for s in healthy],
+        "florin_requests_waiting": [
+            ((base,), count) for base, count in islice(state.engine_demand.waiting().items(), LABEL_CAP)
+        ],
         "florin_engines_wanted": list(state.engine_demand.wanted().items()),
         "florin_fleet_engines": [((base,), load.engines) for base, load in fleets],
         "florin_placement_changes": [

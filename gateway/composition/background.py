@@ -35,9 +35,9 @@ async def export_conditions(conditions: Conditions, follower: Follower, metrics:
         await asyncio.sleep(1)
 
 
-async def export_waiting(in_flight: InFlightLimits, leases: Leases, metrics: Metrics) -> None:
+async def export_pending(in_flight: InFlightLimits, leases: Leases, metrics: Metrics) -> None:
     while True:
-        metrics.requests_waiting(max(0, in_flight.requests - leases.in_flight))
+        metrics.requests_pending(max(0, in_flight.requests - leases.in_flight))
         leases.turns.show(metrics)
         await asyncio.sleep(1)
 

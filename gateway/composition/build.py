@@ -17,7 +17,7 @@ from adapters.security.renewal import watch as watch_files
 from adapters.sources.options import FetchOptions
 from gateway.admission.owner_queue import OwnerQueue
 from gateway.batches.runner import BatchRunner
-from gateway.composition.background import export_conditions, export_waiting, run_in_background
+from gateway.composition.background import export_conditions, export_pending, run_in_background
 from gateway.composition.context import WorkerContext
 from gateway.composition.cost_alerts import AlertDelivery
 from gateway.composition.engines import Engines, build_reconciler, open_engines
@@ -147,6 +147,7 @@ async def build(
             engines.pool,
             engines.leases.unplaced,
             slo_ttft=settings.slo_ttft,
+            to_zero=settings.engine_start_timeout > 0,
         )
         people, host_tokens = open_people(context, registry), open_host_tokens(context)
         run_in_background(
@@ -178,7 +179,7 @@ async def build(
             snapshot_writer.run,
             partial(maintenance_job.show, ledger, metrics, seconds=read_seconds),
             partial(export_conditions, conditions, registry.follower, metrics),
-            partial(export_waiting, lifecycle.in_flight, engines.leases, metrics),
+            partial(export_pending, lifecycle.in_flight, engines.leases, metrics),
             partial(security.watch, metrics),
             *((partial(watch_files, [file]),) if (file := registry.bootstrap_key) else ()),
             disks.run,

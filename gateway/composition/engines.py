@@ -184,7 +184,12 @@ async def open_engines(
 
 
 def queue_limits(settings: Settings) -> QueueLimits:
-    return QueueLimits(settings.queue_timeout, settings.max_tenant_queued, settings.max_worker_queued)
+    return QueueLimits(
+        settings.queue_timeout,
+        settings.max_tenant_queued,
+        settings.max_worker_queued,
+        settings.engine_start_timeout,
+    )
 
 
 def _status(engines: Engines, engine: Engine) -> EngineStatus:

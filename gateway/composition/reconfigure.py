@@ -61,6 +61,7 @@ class ReloadTargets:
         self.reconciler.reload_interval = self.reconciler.evacuation.pause = settings.reload_interval
         self.reconciler.rebalancer.interval = settings.placement_interval
         state.engine_demand.slo_ttft = settings.slo_ttft
+        state.engine_demand.to_zero = settings.engine_start_timeout > 0
         self.reconciler.stopped.hours = settings.stopped_engine_hours
         self.reconciler.collector.grace = settings.artifact_grace * 3600
 

@@ -67,6 +67,13 @@ class EngineSettings(BaseModel):
         "longer, the request is refused at once with 503 and `retry-after`.",
         json_schema_extra=RELOAD,
     )
+    engine_start_timeout: NonNegativeFloat = Field(
+        0.0,
+        description="Seconds that a request may wait while no engine of its base model is up, until one has "
+        "started; after that it gets a 503. An idle fleet then wants no engine (`florin_engines_wanted`), "
+        "and `florin_requests_waiting` asks for the first. 0: requests wait for no engine to start.",
+        json_schema_extra=RELOAD,
+    )
     max_tenant_queued: PositiveInt = Field(
         1000,
         description="Maximum requests per tenant and worker that wait for an engine with room. A tenant's "

@@ -382,7 +382,11 @@ CODES: dict[str, Code] = {
         "persists.",
     ),
     "no_engine": Code(
-        503, _SERVER, "No engine in the fleet can hold this adapter.", "Register or uncordon an engine."
+        503,
+        _SERVER,
+        "No engine in the fleet can hold this adapter, or none is up and none has started within "
+        "FLORIN_ENGINE_START_TIMEOUT.",
+        "Register, uncordon or start an engine. If an autoscaler should have, find out why it has not.",
     ),
     "engine_hung": Code(
         503,

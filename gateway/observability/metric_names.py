@@ -26,7 +26,8 @@ METRICS: Final[dict[str, str]] = {
     "reports.",
     "florin_engines_wanted": "Engines that an autoscaler should run for the load of a base model, by GPU "
     "type.",
-    "florin_fleet_engines": "Engines of the base model that take requests and answer.",
+    "florin_fleet_engines": "Engines of the base model that take requests and answer, without those on "
+    "trial.",
     "florin_fleet_capacity": "Requests that these engines run at a time, as far as known.",
     "florin_fleet_requests": "Requests to the base model and its adapters, on engines or waiting for one.",
     "florin_fleet_slots": "Slots of these engines.",
@@ -38,14 +39,16 @@ METRICS: Final[dict[str, str]] = {
     "reason: `header_timeout`, `body_timeout`, `write_timeout`, `idle`, `too_many`, `too_many_from_address`, "
     "`headers_too_large`, `heads` (more unfinished headers than a worker has room for), `invalid_http`, "
     "`pipelining`.",
-    "florin_requests_waiting": "Requests that are not on an engine: being read, queued, or between two "
+    "florin_requests_pending": "Requests that are not on an engine: being read, queued, or between two "
     "attempts.",
+    "florin_requests_waiting": "Requests that wait for an engine of the base model, on all gateways, also "
+    "while it has none.",
     "florin_queue_waiting": "Requests that wait for an engine with room, by base model and the priority of "
     "their keys.",
     "florin_queue_wait_seconds": "How long requests waited for an engine with room, those included that were "
     "refused or gave up; requests that did not have to wait are not counted.",
     "florin_queue_refused_total": "Requests that the fair queue refused, by reason: `expected_wait`, "
-    "`timeout`, `tenant_limit`, `worker_limit`.",
+    "`timeout`, `tenant_limit`, `worker_limit`, `no_engine` (none has started in time).",
     "florin_tenant_service_total": "Weighted tokens served, by tenant: one for each prompt token, two for "
     "each output token.",
     "florin_engine_credit": "Requests that may be on the engine at a time, over all workers.",
@@ -197,6 +200,7 @@ AT_SCRAPE: Final[dict[str, tuple[str, ...]]] = {
     "florin_engine_running": ("engine",),
     "florin_engine_waiting": ("engine",),
     "florin_placement_changes": ("kind",),
+    "florin_requests_waiting": ("base_model",),
     "florin_engines_wanted": ("base_model", "gpu_type"),
     "florin_fleet_engines": ("base_model",),
     "florin_fleet_capacity": ("base_model",),

@@ -95,7 +95,7 @@ class Metrics:
         adapter_duration = self._histogram(
             "florin_adapter_request_duration_seconds", _ADAPTER_DURATION, "adapter"
         )
-        self._requests_waiting = self._gauge("florin_requests_waiting", "livesum")
+        self._requests_pending = self._gauge("florin_requests_pending", "livesum")
         self._queue_waiting = self._gauge("florin_queue_waiting", "livesum", "base_model", "priority")
         self._queue_wait = self._histogram("florin_queue_wait_seconds", _FIRST_TOKEN, "priority")
         self._queue_refused = self._counter("florin_queue_refused_total", "reason")
@@ -215,8 +215,8 @@ class Metrics:
     def _adapter_histogram(self, adapter: str) -> str:
         return self._adapter_histograms(adapter) if adapter else BASE
 
-    def requests_waiting(self, count: int) -> None:
-        self._requests_waiting.set(count)
+    def requests_pending(self, count: int) -> None:
+        self._requests_pending.set(count)
 
     def queue_waiting(self, base_model: str, priority: str, count: int) -> None:
         self._queue_waiting.labels(base_model, priority).set(count)
@@ -231,7 +231,7 @@ class Metrics:
         self._batches_ended.labels(status).inc()
 
     def queue_refused(self, reason: str) -> None:
-        """`reason`: `expected_wait`, `timeout`, `tenant_limit`, `worker_limit`."""
+        """`reason`: see `queue_refusals.Refusal`."""
         self._queue_refused.labels(reason).inc()
 
     def served(self, tenant: str, tokens: float) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from adapters.model import Engine, SlotState, Task, Version
 from adapters.placement.residency import Residency
-from adapters.placement.scheduling.filters import UNHEALTHY
+from adapters.placement.scheduling.filters import DRAINING, UNHEALTHY
 from adapters.placement.scheduling.slow_start import share_after
 from adapters.placement.scheduling.view import EngineView, Fleet
 from gateway.routing.engine_state import EngineState
@@ -114,7 +114,7 @@ class Fleets:
         elif state.ejection.hangs:
             view.blocked = self._hanging(state)
         else:
-            view.blocked = "" if engine.takes_requests else "draining"
+            view.blocked = "" if engine.takes_requests else DRAINING
         if not engine.takes_adapters:
             view.closed = "cordoned: takes no new adapters"
         elif state.ejection.probed:

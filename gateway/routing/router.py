@@ -19,7 +19,7 @@ from adapters.errors import (
 from adapters.model import Engine, Task, Version
 from adapters.placement.loader import Loader
 from adapters.placement.requirements import NO_LABELS, SCORES_PROMPTS, combined, for_task
-from adapters.placement.scheduling.filters import FULL, PASSING, PRIVATE
+from adapters.placement.scheduling.filters import FULL, NOT_UP, PASSING, PRIVATE
 from adapters.placement.scheduling.patience import worth_waiting
 from adapters.placement.scheduling.prefix_cache import NOTHING_SEEN, Seen
 from adapters.placement.scheduling.scheduler import OPENS, Scheduler
@@ -38,6 +38,7 @@ from gateway.routing.leases import Leases
 from gateway.routing.retries import Retries
 from gateway.routing.routing_state import RoutingState
 from gateway.routing.suspect_isolation import SuspectIsolation
+from gateway.routing.turns import Lack
 
 WAIT_SECONDS = 0.25
 RETRY_SECONDS = 0.05
@@ -180,7 +181,6 @@ class Router:
             lease.seen = seen
             if routing_state.blocks:
                 self._prefixes.note(routing_state.blocks, engine, self._clock(), seen)
-                routing_state.blocks = ()
             if fleet.trials and not routing_state.attempts:
                 routing_state.compared += tuple(self._in_trials(routing_state, engine, fleet))
             routing_state.attempts += 1
@@ -203,12 +203,12 @@ class Router:
     def require_task(
         self, target: Target, requires: Mapping[str, str], task: Task, path: str
     ) -> Mapping[str, str]:
-        """`requires`, with the label of engines for this task, if some of the fleet are for others. Raises
-        FlorinError if all are. `path`: the route that was called."""
+        """`requires`, with the label of engines for this task, unless all of the fleet are for it. Raises
+        FlorinError if none is. `path`: the route that was called."""
         some, all_ = self._fleets.tasks(target.base_model)
-        if task in all_ or not some:  # without engines, that is what is wrong
+        if task in all_:
             return requires
-        if task not in some:
+        if some and task not in some:
             raise unsupported_endpoint(path)
         return combined(requires, for_task(task))
 
@@ -250,10 +250,8 @@ class Router:
                 if pick is not None and pick.action is not Action.SERVE:
                     self.turns.keep(queue, ticket, self._picked(routing_state))
                 return pick
-            if not self._check_servable(routing_state):
+            if self._lack(routing_state) is Lack.OTHER:
                 return None
-        else:
-            self._check_servable(routing_state)
         version, waited = routing_state.target.version, ticket.waited
         lane = version.engine_name if version else "", tuple(sorted(routing_state.requires.items()))
         self.turns.release(queue, ticket)  # what an earlier turn has left
@@ -264,7 +262,7 @@ class Router:
                 lane,
                 partial(self._fit, routing_state),
                 partial(self._picked, routing_state),
-                partial(self._check_servable, routing_state),
+                partial(self._lack, routing_state),
             )
         finally:
             routing_state.deadline += ticket.waited - waited  # it bounds the search for an engine only
@@ -285,7 +283,8 @@ class Router:
         target, ticket = routing_state.target, routing_state.ticket
         if target.version is None or not self.turns.enabled:
             return False
-        holders = [state.view for state in self._fleets.holders(target.version)]
+        trials = self._fleets.of(target.base_model).trials  # for which nobody waits
+        holders = [s.view for s in self._fleets.holders(target.version) if s.engine.name not in trials]
         return worth_waiting(
             pick,
             self._picked(routing_state),
@@ -405,7 +404,7 @@ class Router:
                 avoid=routing_state.failed_on,
             )
         except NoEngineError:
-            self._check_servable(routing_state)
+            self._lack(routing_state)
             return None
         except (LoadFailedError, QuarantinedError):
             raise
@@ -434,13 +433,16 @@ class Router:
         routing_state.no_room_until = self._clock() + NO_ROOM_SECONDS
         return None
 
-    def _check_servable(self, routing_state: RoutingState) -> bool:
-        """Whether it is room that the request waits for. Raises FlorinError if waiting is pointless: an
-        engine that is down may return, one that is too small will not grow."""
+    def _lack(self, routing_state: RoutingState) -> Lack:
+        """What the request waits for. Raises FlorinError if waiting is pointless: an engine that is down may
+        return, one that is too small will not grow."""
         target = routing_state.target
         scores = self.scores(target, routing_state.requires)
+        visible = [score for score in scores if not score.reason.startswith(PRIVATE)]
+        if self.turns.limits.start_timeout and all(score.reason in NOT_UP for score in visible):
+            return Lack.ENGINE
         if any(s.cost is not None or s.reason in PASSING for s in scores):
-            return any(s.reason == FULL for s in scores)
+            return Lack.ROOM if any(s.reason == FULL for s in scores) else Lack.OTHER
         hanging = self._hangs.hanging(target.base_model)
         if hanging:  # which may last for hours
             names = ", ".join(sorted(state.engine.name for state in hanging))
@@ -449,6 +451,5 @@ class Router:
                 f"No engine can serve {target.label} now: {names} hang{'s' * (len(hanging) == 1)}.",
                 retry_after=min(math.ceil(self._hangs.next_probe(state)) or 1 for state in hanging),
             )
-        visible = (s for s in scores if not s.reason.startswith(PRIVATE))
         reasons = "; ".join(f"{s.engine}: {s.reason}" for s in visible) or "none is registered"
         raise FlorinError("no_engine", f"No engine can serve {target.label}: {reasons}.", retry_after=5)

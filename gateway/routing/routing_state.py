@@ -41,7 +41,7 @@ class RoutingState:
     prompt_tokens: int = 0
     """Estimated."""
     blocks: Blocks = ()
-    """See `blocks_of`; none once it was sent."""
+    """See `blocks_of`."""
     seen: Mapping[str, Seen] | None = None
     """What engines had seen of the prompt when it came; None: not looked up yet."""
     attempts: int = 0

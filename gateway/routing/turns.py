@@ -12,6 +12,7 @@ import math
 import time
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any, Final, Protocol
 
 from adapters.placement.scheduling.view import EngineView
@@ -20,13 +21,32 @@ from gateway.admission.fair_queue.waiting import Fit, Waiter
 from gateway.errors import FlorinError
 from gateway.routing.engine_state import EngineState, Lease
 from gateway.routing.pool import Pool
-from gateway.routing.queue_refusals import DEFAULT_LIMITS, QueueLimits, Refusal, no_room, timed_out, too_long
+from gateway.routing.queue_refusals import (
+    DEFAULT_LIMITS,
+    QueueLimits,
+    Refusal,
+    no_room,
+    not_started,
+    timed_out,
+    too_long,
+)
 from gateway.routing.queue_ticket import NAMES, QueueTicket
 
 SWEEP_SECONDS: Final = 0.05
 """Time between checks of everyone who waits."""
 CHECK_SECONDS: Final = 1.0
 """Time between two checks whether waiting still makes sense."""
+
+
+class Lack(Enum):
+    """What a request lacks, and waits for."""
+
+    ROOM = "room"
+    """On an engine that could serve it."""
+    ENGINE = "engine"
+    """None of its base model is up: one must start."""
+    OTHER = "other"
+    """A slot, or the return of an engine that is down."""
 
 
 class TurnObserver(Protocol):
@@ -120,28 +140,29 @@ class Turns:
         lane: Hashable,
         fit: Callable[[], Fit],
         picked: Callable[[], EngineView],
-        check: Callable[[], object],
+        check: Callable[[], Lack],
     ) -> None:
-        """Wait for a turn; then `ticket.place` is where `picked` said. `check` raises if waiting is
-        pointless. Raises FlorinError if the queue is full, or the wait is or would be too long."""
-        now = self._clock()
-        self._check(no_room(queue, self.limits, ticket, len(self._waiting)))
+        """Wait for a turn; then `ticket.place` is where `picked` said. `check` says what the request lacks
+        now, and raises if waiting is pointless. Raises FlorinError if the queue is full, or the wait is or
+        would be too long."""
+        now, lack = self._clock(), check()
+        starting = lack is Lack.ENGINE
+        self._check(no_room(queue, self.limits, ticket, len(self._waiting), starting=starting))
         waiter = Waiter(ticket.tenant, ticket.weight, ticket.level, lane, now, returns=ticket.had_turn)
-        patience = math.inf if ticket.fills else min(self.limits.timeout, ticket.answer_by - now)
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         queue.push(waiter)
         self._waiting[waiter] = _Waiting(ticket, fit, picked, turn)
         try:
             self._dispatch(queue)
             if not turn.done():
-                self._check(too_long(queue.expected_wait(waiter, self._clock()), patience))
+                if not starting and not ticket.fills:
+                    patience = min(self.limits.timeout, ticket.answer_by - now)
+                    self._check(too_long(queue.expected_wait(waiter, self._clock()), patience))
                 if not self.alone and queue.waiting.waiting(ticket.tenant, BATCH) == 1:
                     self.hurry()
                 if not ticket.fills:
                     self.pressed(queue.base_model, queue.pressing)
-                await self._granted(turn, now + patience, check)
-        except TimeoutError:
-            raise self._refuse(timed_out(queue.expected_wait(waiter, self._clock()), patience)) from None
+                await self._granted(queue, waiter, lack, check)
         finally:
             if waiter in self._waiting:
                 del self._waiting[waiter]
@@ -151,14 +172,26 @@ class Turns:
             if self._observer is not None:
                 self._observer.queue_wait(NAMES[ticket.level], waited)
 
-    async def _granted(self, turn: asyncio.Future[None], until: float, check: Callable[[], object]) -> None:
+    async def _granted(
+        self, queue: FleetQueue, waiter: Waiter, lack: Lack, check: Callable[[], Lack]
+    ) -> None:
+        """Wait until its turn is granted. The wait for room is bounded, and so is that for an engine to
+        start, whose end leaves the whole time for room."""
+        ticket, turn = self._waiting[waiter].ticket, self._waiting[waiter].turn
+        waited = {True: 0.0, False: 0.0}
         while not turn.done():
-            left = until - self._clock()
+            now, starting = self._clock(), lack is Lack.ENGINE
+            most = self.limits.start_timeout if starting else self.limits.timeout
+            left = math.inf if ticket.fills else min(most - waited[starting], ticket.answer_by - now)
+            if left <= 0 and starting:
+                raise self._refuse(not_started(queue.base_model, now - waiter.since))
             if left <= 0:
-                raise TimeoutError
+                expected = queue.expected_wait(waiter, now)
+                raise self._refuse(timed_out(expected, now - waiter.since))
             await asyncio.wait([turn], timeout=min(left, CHECK_SECONDS))
+            waited[starting] += self._clock() - now
             if not turn.done():
-                check()
+                lack = check()
 
     def keep(self, queue: FleetQueue, ticket: QueueTicket, view: EngineView) -> None:
         """Keep a place on the engine for the request, which has its turn."""
@@ -264,7 +297,8 @@ class Turns:
                         state.probe_soon()
                 if self.alone:
                     self._divide(queue, engines.get(base, []))
-                self._dispatch(queue, picks=1 << 30)
+                if base in engines:
+                    self._dispatch(queue, picks=1 << 30)
 
     def show(self, metrics: QueueMetrics) -> None:
         served, self._served = self._served, {}

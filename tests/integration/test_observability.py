@@ -128,7 +128,7 @@ async def test_latency_slots_and_holders_by_engine_and_adapter(deployment: Deplo
         return text if value(text, "florin_engine_running", engine="a") == 0 else ""
 
     text = await until(idle)  # as soon as a probe finds it so
-    assert value(text, "florin_requests_waiting") == 0
+    assert value(text, "florin_requests_pending") == 0
     for operation in ("commit", "claim", "confirm", "touch", "lead"):
         assert value(text, "florin_redis_call_seconds_count", operation=operation), operation
     assert value(text, "florin_ledger_transaction_seconds_count", operation="write")
@@ -158,7 +158,7 @@ async def test_client_aborts_are_counted_by_stage(deployment: Deployment):
         engine.faults.update({"load_delay": 60.0})
     bolts = head.replace(gateway.keys["acme"], gateway.keys["bolt"])
     writer = await leave(f"{bolts}content-length: {len(body)}\r\n\r\n{body}")
-    await seen(deployment, "florin_requests_waiting")
+    await seen(deployment, "florin_requests_pending")
     writer.close()
     await seen(deployment, "florin_client_aborts_total", stage="waiting")
 

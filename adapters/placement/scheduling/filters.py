@@ -7,6 +7,10 @@ from adapters.placement.scheduling.view import Action, Ask, EngineView
 
 UNHEALTHY = "unhealthy"
 """Reason shown for an engine that is down."""
+DRAINING = "draining"
+"""Reason shown for one that takes no more requests, or that its host has stopped."""
+NOT_UP = frozenset({UNHEALTHY, DRAINING})
+"""Reasons of engines in place of which another must start."""
 VACATED = "its slot there is being vacated"
 NO_ROOM = "had no free slot a moment ago"
 FULL = "full: it runs as many requests as it can"
@@ -21,10 +25,10 @@ PASSING = frozenset({UNHEALTHY, VACATED, NO_ROOM, FULL})
 
 def refusal(view: EngineView, ask: Ask, action: Action) -> str:
     """Why the engine cannot serve the request in this way; empty: it can. `view` has been checked."""
+    if (ask.requires or SET_ASIDE in view.labels) and not view.meets(ask.requires):
+        return _unmet(view, ask)  # up or not
     if view.blocked:
         return view.blocked
-    if (ask.requires or SET_ASIDE in view.labels) and not view.meets(ask.requires):
-        return _unmet(view, ask)
     if view.serves and (reason := _of_merged(view, ask, action)):
         return reason
     full = FULL if view.refuses(ask) else ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
@@ -14,7 +15,7 @@ from gateway.admission.fair_queue.vtc import Counters
 
 LOAD_SLACK: Final = 200.0
 """Weighted tokens by which a tenant may be behind another one that goes first because its adapter need not be
-loaded."""
+loaded, or because more requests wait for that load."""
 
 
 class Fit(IntEnum):
@@ -97,13 +98,14 @@ class _Level:
                 return None
             if waiter.lane not in refused and self._fits(waiter, fit, refused, budget):
                 return waiter
-        opening: tuple[float, Waiter] | None = None
+        opening: Waiter | None = None
+        most, last = 0, math.inf
         taken: list[tuple[float, int, str]] = []
         try:
             for entry in self._in_order():
                 taken.append(entry)
                 counter, _, name = entry
-                if budget[0] <= 0 or (opening and counter > opening[0] + LOAD_SLACK):
+                if budget[0] <= 0 or counter > last:
                     break
                 for lane, waiters in self.tenants[name].lanes.items():
                     if lane in refused or budget[0] <= 0:
@@ -112,12 +114,12 @@ class _Level:
                     verdict = self._fits(waiter, fit, refused, budget)
                     if verdict is Fit.READY:
                         return waiter
-                    if verdict is Fit.OPENS and opening is None:
-                        opening = counter, waiter
+                    if verdict is Fit.OPENS and len(waiters) > most:
+                        opening, most, last = waiter, len(waiters), min(last, counter + LOAD_SLACK)
         finally:
             for entry in taken:
                 heapq.heappush(self.heap, entry)
-        return opening[1] if opening else None
+        return opening
 
     @staticmethod
     def _fits(waiter: Waiter, fit: Fitter, refused: set[Hashable], budget: list[int]) -> Fit:

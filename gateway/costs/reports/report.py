@@ -32,6 +32,7 @@ from gateway.costs.reports.overview import made_with, missing_prices, of_everyth
 from gateway.costs.reports.parts import Part, parts_of, policy_name, state_of, unpriced_when_closed
 from gateway.costs.reports.recomputed import is_pair, own_lines
 from gateway.costs.reports.statement_amounts import StatementAmounts
+from gateway.costs.reports.without_engine import without_engine
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.rollups.set_aside import read_set_aside
@@ -88,6 +89,9 @@ def cost_report(
     rolled = roll(ledger, now, patience=ROLL_SECONDS)
     with ledger.read() as connection:
         document = read_report(connection, question)
+        if not question.tenants:
+            book = PriceBook(read_prices(connection))
+            document["without_engine"] = without_engine(connection, book, effective(question.period))
         posted = months(question.period) if document["basis"] == POSTED else None
         if posted is not None and len(posted) == 1 and not question.tenants:
             document["invoice"] = invoiced(

@@ -10,16 +10,23 @@ import yaml
 from gateway.observability.metric_names import AT_SCRAPE
 
 FOLDER = Path("deploy/autoscaling")
-WANTED = "florin_engines_wanted"
+WANTED, WAITING = "florin_engines_wanted", "florin_requests_waiting"
+
+
+def check_query(query: str) -> None:
+    """As many engines as are wanted; without any, one if requests wait."""
+    parts = re.fullmatch(r"max\((\w+)\{(.+)\}\) or clamp_max\(max\((\w+)\{(.+)\}\), 1\)", query.strip())
+    assert parts
+    assert (parts[1], parts[3]) == (WANTED, WAITING)
+    for name, labels in ((WANTED, parts[2]), (WAITING, parts[4])):
+        assert tuple(re.findall(r"(\w+)=", labels)) == AT_SCRAPE[name]
+    assert len(set(re.findall(r'base_model="([^"]+)"', query))) == 1
 
 
 def test_keda_asks_for_one_engine_for_each_that_is_wanted():
     spec = yaml.safe_load((FOLDER / "keda.yaml").read_text())["spec"]
     [trigger] = spec["triggers"]
-    query = re.fullmatch(r"max\((\w+)\{(.+)\}\)", trigger["metadata"]["query"])
-    assert query
-    assert query[1] == WANTED
-    assert tuple(re.findall(r"(\w+)=", query[2])) == AT_SCRAPE[WANTED]
+    check_query(trigger["metadata"]["query"])
     assert (trigger["metricType"], trigger["metadata"]["threshold"]) == ("AverageValue", "1")
     assert spec["minReplicaCount"] >= 1
 

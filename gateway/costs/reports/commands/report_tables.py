@@ -24,7 +24,7 @@ from gateway.costs.reports.schemas.costs import (
 )
 from gateway.costs.statement.commands.invoice_table import show_invoice
 from gateway.schemas.finance import PriceSeries
-from gateway.units import places_of, shown
+from gateway.units import places_of, shown, shown_money
 
 _COUNTS = {
     "requests": "requests",
@@ -246,6 +246,14 @@ def _remarks(report: CostReport) -> Iterator[str]:
     yield from _unused(report)
     if report.unallocated is not None and Decimal(report.unallocated.cost or 0):
         yield f"Of it, {shown(report.unallocated.cost, 6)} {report.currency} is not allocated to any tenant."
+    for kind in report.without_engine:
+        saved = f"{shown(kind.gpu_hours, 3)} GPU-hours"
+        if kind.cost is not None:
+            saved += f" and {shown_money(kind.cost, report.currency)} {report.currency} at list price"
+        yield (
+            f"For part of the time, no engine ran {clean(kind.base_model)} on {clean(kind.gpu_type)}, "
+            f"which saved {saved}, compared with one that never stops."
+        )
     if report.rejected:
         yield f"{report.rejected:,} requests were rejected before reaching an engine and cost nothing."
     if report.weights == "uncalibrated" and report.rows:

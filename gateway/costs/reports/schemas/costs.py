@@ -82,6 +82,18 @@ class Utilization(Answer):
     idleness_cost: Money | None
 
 
+class WithoutEngine(Answer):
+    """A kind of engine of which none ran for an hour or longer, between the first and the last that did."""
+
+    base_model: str
+    gpu_type: str
+    gpu_count: int
+    region: str
+    purchase: str
+    gpu_hours: Hours = Field(description="That one engine would have run. Part of no sum.")
+    cost: Money | None = Field(description="What it would have cost at list price; null: a price is missing.")
+
+
 class TokenPrices(Answer):
     """Per million; null: unknown."""
 
@@ -192,6 +204,7 @@ class CostReport(Complete):
     unallocated: Figures | None = None
     whole: Figures | None = None
     utilization: tuple[Utilization, ...] = ()
+    without_engine: tuple[WithoutEngine, ...] = Field((), description="What scaling to zero saved.")
     unit_prices: tuple[UnitPrices, ...] = ()
     invoice: InvoicedCost | None = Field(None, description="Of a month as posted.")
     billed_cents: int | None = None

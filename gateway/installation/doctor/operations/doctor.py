@@ -200,7 +200,8 @@ async def look(state: State) -> FleetObservation:
         grace=int(state.settings.artifact_grace * 3600 * 1e6),
     )
     missing = await asyncio.to_thread(missing_files, list(catalog.versions.values()))
-    return FleetObservation(catalog, by_engine, placed, now, missing, pending_deletions)
+    starts = state.settings.engine_start_timeout > 0
+    return FleetObservation(catalog, by_engine, placed, now, missing, pending_deletions, starts)
 
 
 async def _heartbeats(state: State) -> Mapping[str, str]:

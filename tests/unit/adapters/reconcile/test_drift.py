@@ -55,6 +55,10 @@ def test_a_sound_installation_has_only_passes():
     assert [d.check for d in of_registry(seen)] == ["version_files"]
 
 
+def test_without_engines_nothing_is_amiss_where_requests_wait_for_one_to_start():
+    assert found(view(engine=None, starts=True)) == {}
+
+
 @pytest.mark.parametrize("fields", [{"version": "0.33.0"}, {"driver": "sglang", "version": "0.5.3"}])
 def test_known_versions_and_engines_whose_versions_do_not_matter_are_well(fields):
     assert found(view(engine=replace(ENGINE, **fields))) == {}

@@ -4,8 +4,14 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.model import Drain, Engine
-from adapters.placement.planned_fleet import FleetSnapshot, Move, PlannedEngine, PlannedVersion
+from adapters.model import Drain, Engine, SlotState
+from adapters.placement.planned_fleet import (
+    FleetSnapshot,
+    Move,
+    PlacedVersion,
+    PlannedEngine,
+    PlannedVersion,
+)
 from adapters.placement.planner import plan
 from adapters.reconcile.merged_engines import due
 
@@ -48,3 +54,15 @@ def test_the_planner_has_it_compared_and_never_drops_it_for_another():
     assert [move.engine for move in plan(FleetSnapshot(engines, (newer,)))] == ["m"], "it needs no kernels"
     capped = PlannedVersion("v", max_replicas=0)
     assert plan(FleetSnapshot(engines, (capped,))) == ()
+
+
+@pytest.mark.parametrize(
+    ("state", "loaded_on"), [(None, ["m", "a"]), (SlotState.LOADING, ["a"]), (SlotState.RESIDENT, [])]
+)
+def test_it_counts_for_the_minimum_once_it_was_compared(state: SlotState | None, loaded_on: list[str]):
+    """Which needs an engine that loads the version."""
+    merged = PlannedEngine("m", 1, 8, "h2", only="v", held={"v": PlacedVersion(state)} if state else {})
+    snapshot = FleetSnapshot((PlannedEngine("a", 2, 8, "h1"), merged), (PlannedVersion("v", min_replicas=1),))
+    assert [move.engine for move in plan(snapshot)] == loaded_on
+    alone = replace(snapshot, versions=(PlannedVersion("v", min_replicas=1, max_replicas=1),))
+    assert [move.engine for move in plan(alone)] == loaded_on[:1] if state is None else not plan(alone)

@@ -67,7 +67,7 @@ def test_every_method_shows_in_the_text():
     metrics.error("not_found")
     metrics.first_token("e", "acme/support", 0.1)
     metrics.duration("e", "", 0.1)
-    metrics.requests_waiting(2)
+    metrics.requests_pending(2)
     metrics.client_abort("stream")
     metrics.redis_call("touch", 0.001)
     metrics.ledger_transaction("write", 0.01)
@@ -87,7 +87,7 @@ def test_every_method_shows_in_the_text():
         'florin_adapter_time_to_first_token_seconds_count{adapter="acme/support"} 1.0',
         'florin_request_duration_seconds_count{engine="e"} 1.0',
         'florin_adapter_request_duration_seconds_count{adapter="__base__"} 1.0',
-        "florin_requests_waiting 2.0",
+        "florin_requests_pending 2.0",
         'florin_client_aborts_total{stage="stream"} 1.0',
         'florin_redis_call_seconds_count{operation="touch"} 1.0',
         'florin_ledger_transaction_seconds_count{operation="write"} 1.0',

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from adapters.model import Engine, Version
+from adapters.model import BaseModel, Engine, Guard, Trial, Version
 from adapters.registry.catalog import Catalog, Target
 from gateway.routing.engine_demand import WINDOW, EngineDemand
 from gateway.routing.leases import Leases
@@ -121,6 +121,65 @@ def test_engines_that_are_drained_are_not_counted_and_gpu_types_keep_their_mix(w
     one.catalog.engines["c"] = engine("c", "L4")
     assert one.at(1) == {("base", "H100"): 1, ("base", "L4"): 1}
     assert one.demand.loads["base"].engines == 2
+
+
+async def test_an_idle_fleet_wants_no_engine_once_requests_wait_for_one(workers):
+    """Whoever has used it: the other worker knows it from the engines' counters, and from its reports."""
+    one, _ = workers
+    state = one.pool.state("a")
+    assert one.at(2 * WINDOW) == {("base", "H100"): 1}
+    one.demand.to_zero = True
+    assert one.at(1) == {("base", "H100"): 0}
+    one.leases.unplaced.add(BASE)
+    assert one.at(1) == {("base", "H100"): 1}
+    one.leases.unplaced.remove(BASE)
+    state.last_activity = one.clock.now + 10
+    assert one.at(10 + WINDOW - 1) == {("base", "H100"): 1}
+    assert one.at(1) == {("base", "H100"): 0}
+    one.catalog.engines["a"] = replace(engine("a"), seats=1024)
+    lease = one.leases.acquire("a", None)
+    assert lease is not None
+    assert one.at(3 * WINDOW) == {("base", "H100"): 1}, "a long answer is use, however small its share"
+    lease.end()
+    for state in one.pool.states():
+        state.healthy = False
+    assert one.at(2 * WINDOW) == {("base", "H100"): 2}, "nobody knows who would have called"
+
+
+def test_a_fleet_that_has_just_come_is_not_idle(workers):
+    one, _ = workers
+    one.demand.to_zero = True
+    engines, one.catalog.engines = one.catalog.engines, {}
+    assert one.at(2 * WINDOW) == {}
+    one.catalog.engines = engines
+    assert one.at(WINDOW - 1) == {("base", "H100"): 1}
+    assert one.at(2) == {("base", "H100"): 0}
+
+
+async def test_what_waits_for_a_base_model_without_engines_is_known_to_all(workers):
+    one, other = workers
+    for worker in workers:
+        worker.catalog.engines = {}
+        worker.catalog.bases = {name: BaseModel(name) for name in ("base", "unused")}
+    one.leases.unplaced.add(target("x"))
+    other.leases.unplaced.add(BASE)
+    for worker in (one, other, one):
+        await worker.leases.flush()
+    assert one.demand.waiting() == other.demand.waiting() == {"base": 2, "unused": 0}
+
+
+def test_engines_on_trial_are_wanted_besides_the_others(workers):
+    """They get a share, and no more however many requests there are."""
+    one, _ = workers
+    trial = Trial(5, Guard("rollback"), since=1)
+    one.catalog.engines["new"] = replace(engine("n"), name="new", trial=trial)
+    for _ in range(30):
+        one.leases.unplaced.add(BASE)
+    assert one.at(60) == {("base", "H100"): 4 + 1}
+    assert one.demand.loads["base"].capacity == 20
+    for name in "ab":
+        del one.catalog.engines[name]
+    assert one.at(60) == {("base", "H100"): 4}, "alone, it serves like any other"
 
 
 def test_an_engine_that_queues_requests_is_worth_no_more_than_it_runs(workers):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from adapters.errors import LoadFailedError, NoEngineError, PlacementError
-from adapters.model import Engine, Placement, SlotState, Version, dump
+from adapters.model import Engine, Guard, Placement, SlotState, Trial, Version, dump
 from adapters.placement.residency import Residency
 from adapters.placement.scheduling.policies import POLICIES
 from adapters.placement.scheduling.prefix_cache import SAVED
@@ -23,6 +24,7 @@ from gateway.routing.engine_state import Lease
 from gateway.routing.fleets import Fleets
 from gateway.routing.leases import Leases
 from gateway.routing.pool import Pool
+from gateway.routing.queue_refusals import QueueLimits
 from gateway.routing.request_identity import RequestIdentity
 from gateway.routing.retries import Retries
 from gateway.routing.retry_budget import RetryBudget
@@ -32,6 +34,7 @@ from gateway.routing.suspect_isolation import SuspectIsolation
 from gateway.routing.upstream import RetryElsewhere
 from tests.doubles.memory_store import MemoryStore
 from tests.support.harness import engine_document
+from tests.support.waiting import PATIENCE_S, until
 
 VERSION = Version("acme/support", 3, "sha256:0", "fl-a", "/a", "base", 8, 1, "test", 1)
 BASE = Target(None, "base")
@@ -372,6 +375,69 @@ async def test_a_refusal_does_not_name_whom_an_engine_is_for(fleet: Fleet):
     with pytest.raises(FlorinError) as caught:
         await fleet.place(fleet.request(ADAPTER))
     assert (caught.value.code, "bolt" in caught.value.message) == ("no_engine", False)
+
+
+@pytest.mark.parametrize(
+    "engines",
+    [
+        (),
+        (engine_document("a", stopping=True, stopped=1),),
+        (engine_document("c", serves="bolt/secret@v1"), engine_document("d", tenant="bolt")),
+    ],
+    ids=["none", "stopped", "of others"],
+)
+async def test_where_no_engine_is_up_requests_wait_for_one_to_start(
+    fleet: Fleet, engines: Collection[Engine]
+):
+    started, fleet.catalog.engines = fleet.catalog.engines["b"], {e.name: e for e in engines}
+    turns = fleet.router.turns
+    turns.limits = QueueLimits(timeout=PATIENCE_S, start_timeout=PATIENCE_S)
+    sweeping = asyncio.create_task(turns.run())
+    placing = [asyncio.create_task(fleet.place(fleet.request(target))) for target in (BASE, ADAPTER)]
+    await until(lambda: turns.waiting == 2 or any(task.done() for task in placing))
+    fleet.catalog.engines = {**fleet.catalog.engines, "b": started}
+    leases = await asyncio.gather(*placing)
+    assert [name_of(lease) for lease in leases] == ["b", "b"]
+    assert fleet.waited == []
+    sweeping.cancel()
+
+
+async def test_an_engine_that_dies_while_it_loads_is_waited_for_again(fleet: Fleet):
+    turns = fleet.router.turns
+    turns.limits = QueueLimits(timeout=PATIENCE_S, start_timeout=PATIENCE_S)
+    sweeping = asyncio.create_task(turns.run())
+
+    def die() -> None:
+        for state in fleet.pool.states():
+            fleet.health.mark_down(state, "gone")
+
+    fleet.meanwhile, fleet.load_error = die, NoEngineError("none")
+    placing = asyncio.create_task(fleet.place(fleet.request(ADAPTER)))
+    await until(lambda: turns.waiting == 1 or placing.done())
+    fleet.meanwhile, fleet.load_error = lambda: None, None
+    fleet.health.mark_up(fleet.pool.known["b"])
+    assert name_of(await placing) == "b"
+    sweeping.cancel()
+
+
+async def test_nobody_waits_for_an_engine_on_trial(fleet: Fleet):
+    fleet.router.turns.enabled = True
+    trial = Trial(5, Guard("rollback"), since=1)
+    fleet.catalog.engines["a"] = replace(fleet.catalog.engines["a"], trial=trial)
+    fleet.catalog.engine_changes += 1
+    fleet.hold("a")
+    fleet.router.turns.queue("base")  # which sets the limits
+    fleet.pool.known["a"].view.limit = 0
+    assert name_of(await fleet.place(fleet.request(ADAPTER))) == "b"
+    assert fleet.replicas == ["b"]
+
+
+async def test_a_prompt_is_remembered_where_it_was_sent_after_a_failover(fleet: Fleet):
+    request = fleet.request(blocks=range(20))
+    first = await fleet.attempt(request, died())
+    second = await fleet.place(request)
+    second.end()
+    assert set(fleet.leases.prefixes.seen(range(20), fleet.now)) == {first, name_of(second)}
 
 
 async def test_an_answer_ends_a_streak_of_failures(fleet: Fleet):

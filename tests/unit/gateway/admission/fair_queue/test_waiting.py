@@ -96,6 +96,19 @@ def test_a_resident_adapter_goes_before_a_load_within_the_slack():
     assert queue.take(fit) is load
 
 
+def test_of_loads_the_one_that_most_wait_for_goes_first_within_the_slack():
+    queue = Queue()
+    first = queue.add("a", "one waits")
+    most = [queue.add("b", "three wait") for _ in range(3)]
+    queue.add("c", "two wait")
+    queue.add("c", "two wait")
+    queue.charge("b", LOAD_SLACK - 1)
+    assert queue.take(lambda _: Fit.OPENS) is most[0]
+    queue.charge("b", 2)
+    queue.charge("c", LOAD_SLACK + 1)
+    assert queue.take(lambda _: Fit.OPENS) is first, "however many wait"
+
+
 def test_a_corrected_counter_counts():
     queue = Queue()
     queue.add("a")

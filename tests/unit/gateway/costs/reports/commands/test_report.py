@@ -178,6 +178,15 @@ def test_what_is_shown_sums_to_what_is_shown_as_the_sum(fake):
         assert delivered + nobody == whole == 3
 
 
+def test_what_zero_engines_saved_is_said(fake):
+    kind = {"base_model": "llama", "gpu_type": "H200", "gpu_count": 1, "region": "", "purchase": "spot"}
+    missing = [{**kind, "gpu_hours": "312.50", "cost": "625.00"}, {**kind, "gpu_hours": "2.00", "cost": None}]
+    fake.answer("GET", PATH, deepcopy(REPORT) | {"without_engine": missing})
+    noted = " ".join(fake.florin("cost", "report").stderr.split())
+    assert "no engine ran llama on H200, which saved 312.500 GPU-hours and 625.00 USD at list price" in noted
+    assert "which saved 2.000 GPU-hours, compared" in noted
+
+
 def test_what_tenants_bear_has_a_column(fake):
     body = deepcopy(REPORT) | {"policy": "even", "unallocated": figures("3.00", "10.00")}
     for index, each in enumerate([*body["rows"], body["totals"]]):
