@@ -42,7 +42,7 @@ CODES: dict[str, FindingCode] = {
     # the source
     "source_unsupported": FindingCode(
         "The source is malformed or of an unsupported kind.",
-        "Use an absolute path or a file://, http(s)://, s3:// or hf:// URL.",
+        "Use an absolute path, a URL of file, http(s), s3, gs, az, hf or oci, or models:/NAME/VERSION.",
     ),
     "directory_missing": FindingCode(
         "The source directory does not exist, or is not a directory.",
@@ -94,7 +94,8 @@ CODES: dict[str, FindingCode] = {
     ),
     "source_denied": FindingCode(
         "The source refuses access with the gateway's credentials.",
-        "Give the gateway credentials (.netrc, AWS_*, HF_TOKEN), or accept the gated repository's terms.",
+        "Give the gateway credentials (AWS_*, HF_TOKEN, …: Adapters has a table), or accept the gated "
+        "repository's terms.",
     ),
     "source_offline": FindingCode(
         "HF_HUB_OFFLINE is set and the files are not in the local cache.",

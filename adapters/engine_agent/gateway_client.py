@@ -7,11 +7,12 @@ import hmac
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Self
+from typing import Any, Final, Self
 from urllib.parse import quote, urlsplit
 
 import aiohttp
 import orjson
+from yarl import URL
 
 from adapters.engine_agent.artifact_download import StageError, StagingInterruptedError
 from adapters.security.handshake_errors import EXPIRED, NOT_YET_VALID, explain
@@ -53,6 +54,8 @@ class GatewayClient:
         self._reread = reread
         self._tls = tls
         self._session: aiohttp.ClientSession | None = None
+        self._store_session: aiohttp.ClientSession | None = None
+        """To the bucket of the artifacts: without the gateway's key, CA and certificate."""
 
     def __repr__(self) -> str:
         return f"<GatewayClient {self.url}>"
@@ -66,11 +69,16 @@ class GatewayClient:
             auto_decompress=False,
             trust_env=not local,
         )
+        self._store_session = aiohttp.ClientSession(
+            cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, trust_env=True
+        )
         return self
 
     async def __aexit__(self, *_: object) -> None:
         assert self._session
+        assert self._store_session
         await self._session.close()
+        await self._store_session.close()
 
     def is_key(self, given: bytes) -> bool:
         """Whether this is the key in use."""
@@ -151,24 +159,58 @@ class GatewayClient:
     ) -> AsyncIterator[tuple[int, AsyncIterator[bytes]]]:
         """See `artifact_download.ArtifactSource`."""
         assert self._session, "not entered"
-        request = self._session.get(
-            f"{self.url}/admin/v1/artifacts/{hexdigest}/{name}",
-            headers={**self._authorization, **({"range": f"bytes={start}-"} if start else {})},
-            timeout=aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS),
-            allow_redirects=False,
-        )
+        assert self._store_session
+        span = {"range": f"bytes={start}-"} if start else {}
+        url = f"{self.url}/admin/v1/artifacts/{hexdigest}/{name}"
         async with AsyncExitStack() as stack:
             try:
-                response = await stack.enter_async_context(request)
-                refusal = None if response.status in {200, 206} else await response.read()
+                response = await stack.enter_async_context(
+                    self._session.get(url, headers={**self._authorization, **span}, **_DOWNLOAD)
+                )
+                refusal = b"" if response.status in {200, 206, 307} else await response.read()
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
                 raise StagingInterruptedError(
                     f"the gateway at {self.url} does not respond ({_describe(error, self.url)})"
                 ) from error
-            if refusal is not None:
+            if response.status == 307:
+                response = await _stored(stack, self._store_session, response, span)
+            elif response.status not in {200, 206}:
                 words = f"the gateway returned HTTP {response.status}: {_message(_parsed(refusal))}"
                 raise (StagingInterruptedError if response.status >= 500 else StageError)(words)
             yield start if response.status == 206 else 0, _chunks(response)
+
+
+_DOWNLOAD: Final[Any] = {
+    "timeout": aiohttp.ClientTimeout(total=None, connect=_CONNECT_SECONDS, sock_read=_SILENCE_SECONDS),
+    "allow_redirects": False,
+}
+
+
+async def _stored(
+    stack: AsyncExitStack,
+    session: aiohttp.ClientSession,
+    redirect: aiohttp.ClientResponse,
+    headers: dict[str, str],
+) -> aiohttp.ClientResponse:
+    """The response of the bucket to which the gateway has signed a URL, which no message may show. Raises
+    StagingInterruptedError, StageError."""
+    try:
+        url = URL(redirect.headers.get("location", ""), encoded=True)
+        if url.scheme not in {"http", "https"} or not url.raw_host:
+            raise ValueError("no URL of a bucket")
+    except ValueError as error:
+        raise StageError("the gateway returned HTTP 307 without the URL of a bucket") from error
+    try:
+        response = await stack.enter_async_context(session.get(url, headers=headers, **_DOWNLOAD))
+    except (TimeoutError, aiohttp.ClientError, OSError) as error:
+        reason = explain(error) or getattr(error, "strerror", None) or type(error).__name__
+        raise StagingInterruptedError(f"the bucket at {url.raw_host} does not respond ({reason})") from None
+    if response.status in {200, 206}:
+        return response
+    words = f"the bucket at {url.raw_host} returned HTTP {response.status}"
+    if response.status in {403, 408, 416, 429} or response.status >= 500:  # 403: the signature has expired
+        raise StagingInterruptedError(words)
+    raise StageError(words)
 
 
 async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
@@ -177,7 +219,7 @@ async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
             yield chunk
     except (TimeoutError, aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as error:
         raise StagingInterruptedError(
-            f"the connection to the gateway was lost ({_describe(error)})"
+            f"the connection to {response.url.raw_host} was lost ({_describe(error)})"
         ) from error
 
 

@@ -20,7 +20,7 @@ class Version:
     engine_name: str
     """Its name on engines: opaque, never reused, never shown to clients."""
     path: str
-    """Absolute path of the directory that engines read."""
+    """Absolute path of the directory that engines read, or a URL in a bucket."""
     base_model: str
     rank: int
     size_bytes: int

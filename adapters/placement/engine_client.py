@@ -75,6 +75,11 @@ class EngineClient:
             if version.id not in engine.only:
                 raise EngineError(f"{engine.name} was not started with {version.id}, and loads nothing later")
             return
+        if not engine.agent and "://" in version.path:
+            raise EngineError(
+                f"{engine.name} has no agent, which could fetch {version.id} from its bucket: start it with "
+                "florin engine run"
+            )
         path = await self._stage(engine, version) if engine.agent else version.path
         lora = Lora(version.engine_name, path)
         try:

@@ -19,7 +19,7 @@ from adapters.errors import EngineError
 from adapters.model import Engine, PendingDeletion, Version
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.residency import Residency
-from adapters.reconcile.artifact_remover import ArtifactRemover
+from adapters.reconcile.removers import Remover
 from adapters.registry.catalog import Catalog
 from adapters.store.protocol.coordination import Fence
 from adapters.store.protocol.registry import AuditNote, Change, RegistryStore
@@ -108,7 +108,7 @@ class ArtifactCollector:
     catalog: Catalog
     residency: Residency
     control: EngineClient
-    remover: ArtifactRemover
+    remover: Remover
     grace: float
     probe_timeout: float
     now: Callable[[], int] = lambda: time.time_ns() // 1000

@@ -28,10 +28,7 @@ _ENTRY = re.compile(r"([0-9a-f]{64})\.[0-9a-f]+")
 
 
 class ArtifactRemover:
-    """Deletes content of one artifact store safely against concurrent publication.
-
-    Used by `ArtifactCollector` only. Methods block on the disk and raise OSError. `clock`: Unix seconds.
-    """
+    """See `removers.Remover`. `clock`: Unix seconds."""
 
     def __init__(self, artifacts: ArtifactStore, *, clock: Callable[[], float] = time.time) -> None:
         self._artifacts = artifacts
@@ -42,12 +39,9 @@ class ArtifactRemover:
         return f"<ArtifactRemover of {self._root}>"
 
     def holds(self, digest: str, path: str) -> bool:
-        """Whether `path` is where this store keeps the content of `digest`; only then may it be deleted."""
         return Path(path) == self._root / digest.removeprefix("sha256:")
 
     def detach(self, digest: str) -> bool | None:
-        """Detach the content. False if it must stay, because it was published recently or another
-        installation may need it; None if it does not exist."""
         hexdigest = digest.removeprefix("sha256:")
         source = self._root / hexdigest
         try:
@@ -67,9 +61,6 @@ class ArtifactRemover:
         return not self._entries()
 
     def delete_or_restore(self, needed: Callable[[str], bool]) -> set[str]:
-        """Delete or restore all detached content, including what a process that died left behind. Restored
-        are digests for which `needed` is true, content that was republished before it was detached, and
-        everything if another installation uses this root. Returns the deleted digests."""
         deleted = set()
         for entry in self._entries():
             with suppress(FileNotFoundError):  # another process handled it at the same moment

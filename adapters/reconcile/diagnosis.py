@@ -50,8 +50,8 @@ class FleetObservation:
     placed: Mapping[str, Mapping[str, SlotState]]
     now: int
     """Unix microseconds."""
-    missing_files: Mapping[str, str] = field(default_factory=dict)
-    """Version id → a description of its missing files."""
+    missing_files: Mapping[str, str] | None = field(default_factory=dict)
+    """Version id → a description of its missing files; None if the store of artifacts did not say."""
     pending_deletions: CollectionPlan = field(default_factory=CollectionPlan)
     starts: bool = False
     """Whether requests wait for an engine to start, so that a fleet without engines is none amiss."""

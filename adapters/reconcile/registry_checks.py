@@ -50,12 +50,14 @@ def _serving_statuses(view: FleetObservation) -> Iterator[Diagnosis]:
 
 
 def _files(view: FleetObservation) -> Iterator[Diagnosis]:
+    if view.missing_files is None:
+        return
     for id_, what in sorted(view.missing_files.items()):
         yield Diagnosis(
             "version_files", "problem", id_,
             f"{sentence(what)} Engines cannot reload it, and an engine that holds it may crash.",
             "Add the same files again to restore them: florin adapter add "
-            f"{id_.partition('@')[0]} --source …; or mount the artifact directory here.",
+            f"{id_.partition('@')[0]} --source …; or let the gateway see FLORIN_ARTIFACT_DIR, or the bucket.",
         )  # fmt: skip
     if not view.missing_files:
         count = sum(1 for v in view.catalog.versions.values() if v.retired is None)

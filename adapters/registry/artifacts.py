@@ -1,4 +1,5 @@
-"""The artifact store: the files of adapter versions, in immutable, content-addressed directories.
+"""The artifact store: the files of adapter versions, in immutable, content-addressed directories. In a bucket
+instead: `adapters.registry.bucket_artifacts`.
 
     root/<digest hex>/adapter_config.json, adapter_model.safetensors
     root/.staging/<random>/files/…      being fetched and checked; published by one rename
@@ -17,12 +18,13 @@ import hashlib
 import os
 import secrets
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from adapters.checks.validate import FILES
+from adapters.model import Version
 
 _STAGING = ".staging"
 _INSTALLATIONS = ".installations"
@@ -32,20 +34,36 @@ _INSTALLATIONS = ".installations"
 class Artifact:
     digest: str
     """`sha256:<hex>`, see `digest_of`."""
-    path: Path
-    """Absolute."""
+    location: str
+    """An absolute path, or a URL in a bucket."""
     size_bytes: int
+
+    @property
+    def path(self) -> Path:
+        return Path(self.location)
 
 
 class ArtifactStore:
-    """Content-addressed store of versions' files. Blocking. Processes on several hosts may share one root."""
+    """Content-addressed store of versions' files. Blocking. Processes on several hosts may share one root.
+
+    All methods but `location` raise OSError."""
 
     def __init__(self, root: Path) -> None:
         self.root = root.absolute()
+        """Where files are received and checked, and in a directory also where they stay."""
         self._installation = ""  # mutable: set once, by `open`
 
     def __repr__(self) -> str:
-        return f"<ArtifactStore {self.root}>"
+        return f"<ArtifactStore {self.where}>"
+
+    @property
+    def where(self) -> str:
+        """The directory or bucket, for operators."""
+        return str(self.root)
+
+    def location(self, digest: str) -> str:
+        """Where the files with the digest `sha256:<hex>` are, or would be."""
+        return f"{self.where}/{digest.removeprefix('sha256:')}"
 
     def open(self, installation: str = "") -> None:
         """Create the root and remove staging leftovers of crashed processes. Call once at start.
@@ -80,10 +98,9 @@ class ArtifactStore:
 
         Idempotent: the same content ends in the same place. The files are synced to disk on return.
         """
-        size = sum((staged / name).stat().st_size for name in FILES)
-        hexdigest = digest_of(staged)
+        hexdigest, size = digest_of(staged), size_of(staged)
         target = self.root / hexdigest
-        artifact = Artifact(f"sha256:{hexdigest}", target, size)
+        artifact = Artifact(f"sha256:{hexdigest}", str(target), size)
         if _sizes(target) == _sizes(staged) and freshen(target):
             return artifact
         for path in staged.iterdir():
@@ -99,18 +116,36 @@ class ArtifactStore:
         _sync(self.root)
         return artifact
 
-    def find(self, digest: str) -> Artifact | None:
-        """The published files with the digest `sha256:<hex>`, verified by reading them; None if missing or
-        damaged."""
+    @contextmanager
+    def files(self, digest: str) -> Iterator[Path | None]:
+        """A directory with the published files, verified by reading them, while the context lasts; None if
+        they are missing or damaged."""
         hexdigest = digest.removeprefix("sha256:")
         target = self.root / hexdigest
-        sizes = _sizes(target)
-        if sizes is None or not freshen(target) or digest_of(target) != hexdigest:
-            return None
-        return Artifact(digest, target, sum(sizes.values()))
+        sound = _sizes(target) is not None and freshen(target) and digest_of(target) == hexdigest
+        yield target if sound else None
 
-    def others(self) -> list[Path]:
-        """The marker files of other installations, which may need content that this one no longer needs."""
+    def artifact(self, digest: str, files: Path) -> Artifact:
+        """The published artifact of which `files` gave the directory."""
+        return Artifact(digest, self.location(digest), size_of(files))
+
+    def readable(self, digest: str, name: str) -> Path | str | None:
+        """A path at which this process can read a published file, or a URL at which anyone can for a while;
+        None if it is missing, as far as that can be known without asking others."""
+        path = self.root / digest.removeprefix("sha256:") / name
+        return path if path.is_file() else None
+
+    def problems(self, versions: Iterable[Version]) -> dict[str, str]:
+        """Version id → what is wrong with its files, by their sizes, unless they are all there."""
+        return {v.id: wrong for v in versions if (wrong := _wrong(Path(v.path), v.size_bytes))}
+
+    def check(self) -> None:
+        """Raises OSError if files cannot be stored."""
+        with self.staging():
+            pass
+
+    def others(self) -> Sequence[Path | str]:
+        """The marks of other installations, which may need content that this one no longer needs."""
         try:
             marks = sorted((self.root / _INSTALLATIONS).iterdir())
         except FileNotFoundError:
@@ -161,6 +196,10 @@ def digest_of(directory: Path) -> str:
     return digest.hexdigest()
 
 
+def size_of(directory: Path) -> int:
+    return sum((directory / name).stat().st_size for name in FILES)
+
+
 def freshen(directory: Path) -> bool:
     """Set the directory's modification time to now. A concurrent remover checks it after detaching the
     directory and then restores it. False if the directory has already been detached."""
@@ -180,6 +219,14 @@ def _sizes(directory: Path) -> dict[str, int] | None:
         return {name: (directory / name).stat().st_size for name in FILES}
     except (FileNotFoundError, NotADirectoryError):
         return None
+
+
+def _wrong(directory: Path, size: int) -> str:
+    try:
+        total = size_of(directory)
+    except OSError as error:
+        return f"{error.filename or directory} cannot be read here: {error.strerror or error}"
+    return "" if total == size else f"{directory} holds {total} bytes instead of {size}"
 
 
 def _make_enterable(directory: Path) -> None:

@@ -76,10 +76,10 @@ class Ingest:
 
     def run(self, fleet: FleetLimits) -> tuple[AdapterFacts, Artifact, str]:
         """Return the facts, the artifact and the source without credentials."""
-        known = self.digest if self.terms.by_digest else None
-        kept = None if known is None else self.artifacts.find(known)
-        if kept is not None:
-            return self._check(kept.path, fleet), kept, self._public
+        if self.digest is not None and self.terms.by_digest:
+            with self.artifacts.files(self.digest) as kept:
+                if kept is not None:
+                    return self._check(kept, fleet), self.artifacts.artifact(self.digest, kept), self._public
         with self.artifacts.staging() as staged:
             public_source, warnings = self._fetch(staged)
             facts = self._check(staged, fleet)

@@ -147,7 +147,7 @@ class Registrar:
             number=0,
             digest=artifact.digest,
             engine_name=f"fl-{secrets.token_hex(10)}",
-            path=str(artifact.path),
+            path=artifact.location,
             base_model=fleet.base.name,
             rank=facts.rank,
             size_bytes=artifact.size_bytes,

@@ -24,12 +24,16 @@ SCHEMES: dict[str, str] = {
     "file": "adapters.sources.file",
     "http": "adapters.sources.http",
     "https": "adapters.sources.http",
-    "s3": "adapters.sources.s3",
+    "s3": "adapters.sources.object_store",
+    "gs": "adapters.sources.object_store",
+    "az": "adapters.sources.object_store",
     "hf": "adapters.sources.hub",
+    "oci": "adapters.sources.oci",
+    "models": "adapters.sources.mlflow",
 }
 """Scheme → module, imported on first use because some libraries take half a second to import."""
 
-KINDS = "an absolute path, or a file://, http(s)://, s3:// or hf:// URL"
+KINDS = "an absolute path, a URL of file, http(s), s3, gs, az, hf or oci, or models:/NAME/VERSION"
 
 
 def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findings) -> str:

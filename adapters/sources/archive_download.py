@@ -10,7 +10,7 @@ from pathlib import Path
 from adapters.checks.findings import Findings
 from adapters.progress import ProgressMeter
 from adapters.sources import archive
-from adapters.sources.download import Open, download, run
+from adapters.sources.download import DownloadPart, Open, download, run
 from adapters.sources.options import FETCHING, FetchOptions
 from adapters.sources.staging_area import SourceRefusedError, archive_limit
 
@@ -21,16 +21,18 @@ def fetch_archive(
     *,
     options: FetchOptions,
     findings: Findings,
-    check: Callable[[Path], None],
+    check: Callable[[Path, DownloadPart], None],
 ) -> None:
-    """Download the archive from `start`, verify it with `check`, and unpack it into `destination`."""
+    """Download the archive from `start`, verify it with `check`, which gets the last part, too, and unpack it
+    into `destination`."""
     with tempfile.TemporaryDirectory(prefix="archive-", dir=destination.parent) as folder:
         packed = Path(folder) / "archive"
         meter = ProgressMeter(FETCHING, options.progress)
         limit = archive_limit(options.max_bytes)
-        run(download(start, packed, limit=limit, what="The archive", options=options, meter=meter), meter)
+        fetching = download(start, packed, limit=limit, what="The archive", options=options, meter=meter)
+        part = run(fetching, meter)
         meter.tell()
-        check(packed)
+        check(packed, part)
         archive.unpack(
             packed, destination, max_bytes=options.max_bytes, findings=findings, progress=options.progress
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +36,8 @@ class DownloadPart:
     validator: str | None
     """Identifies the content, such as a strong ETag; None if the server sends none."""
     chunks: AsyncIterator[bytes]
+    headers: Mapping[str, str]
+    """The response's, case-insensitive."""
 
 
 Open = Callable[[int, str | None], AbstractAsyncContextManager[DownloadPart]]

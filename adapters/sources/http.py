@@ -38,7 +38,7 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
                 destination,
                 options=options,
                 findings=findings,
-                check=partial(check_hash, expected=sha256),
+                check=lambda path, _: check_hash(path, sha256),
             )
     except SourceRefusedError as refusal:
         refusal.add_to(findings)

@@ -17,9 +17,9 @@ from functools import partial
 import aiohttp
 from yarl import URL
 
-from adapters.sources.download import DownloadInterruptedError, DownloadPart
+from adapters.sources.download import DownloadInterruptedError, DownloadPart, persist
 from adapters.sources.options import FetchOptions
-from adapters.sources.staging_area import SourceRefusedError
+from adapters.sources.staging_area import SourceRefusedError, too_much
 from adapters.sources.url_policy import Allowed
 
 MAX_REDIRECTS = 5
@@ -42,13 +42,44 @@ class WebClient:
     authorization: str | None
     """Sent only to the origin of `url`, never to redirect targets."""
     options: FetchOptions
+    accept: str = "*/*"
+
+    async def document(self, what: str, limit: int) -> bytes:
+        """A resource of at most `limit` bytes, in memory. Raises SourceRefusedError."""
+
+        async def read() -> bytes:
+            content = bytearray()
+            async with self.open(0, None, plain=True) as part:
+                async for chunk in part.chunks:
+                    content += chunk
+                    if len(content) > limit:
+                        raise too_much(what, len(content), limit)
+            if part.total not in (None, len(content)):
+                raise DownloadInterruptedError("the connection was lost")
+            return bytes(content)
+
+        return await persist(read, what=what, options=self.options)
+
+    async def challenge(self) -> str | None:
+        """What the server asks of a client before it lets it at `url` (`www-authenticate`), or None. Raises
+        SourceRefusedError."""
+
+        async def ask() -> str | None:
+            async with self._answer(self.url, self._headers) as response:
+                return response.headers.get("www-authenticate", "") if response.status == 401 else None
+
+        return await persist(ask, what=self.url.raw_host or "", options=self.options)
+
+    @property
+    def _headers(self) -> dict[str, str]:
+        return {"accept": self.accept, "accept-encoding": "identity", "user-agent": "florin"}
 
     @asynccontextmanager
     async def open(
         self, start: int, validator: str | None, *, plain: bool = False
     ) -> AsyncGenerator[DownloadPart]:
         """See `download.Open`. `plain` refuses a body with a content encoding that was not requested."""
-        headers = {"accept-encoding": "identity", "user-agent": "florin"}
+        headers = self._headers
         if start and validator is not None:
             headers |= {"range": f"bytes={start}-", "if-range": validator}
         url = self.url
@@ -138,7 +169,9 @@ def _part(response: aiohttp.ClientResponse, url: URL, start: int) -> DownloadPar
     """The response as a part. Raises SourceRefusedError, DownloadInterruptedError."""
     status = response.status
     if status == 200:
-        return DownloadPart(0, response.content_length, _validator(response), _chunks(response))
+        return DownloadPart(
+            0, response.content_length, _validator(response), _chunks(response), response.headers
+        )
     if status == 206 and start:
         span = _CONTENT_RANGE.fullmatch(response.headers.get("content-range", ""))
         if span is None or int(span[1]) != start:
@@ -146,7 +179,7 @@ def _part(response: aiohttp.ClientResponse, url: URL, start: int) -> DownloadPar
                 "the server returned a different range than requested", afresh=True
             )
         total = None if span[3] == "*" else int(span[3])
-        return DownloadPart(start, total, _validator(response), _chunks(response))
+        return DownloadPart(start, total, _validator(response), _chunks(response), response.headers)
     if status in (206, 416):
         raise DownloadInterruptedError(f"the server returned HTTP {status}", afresh=True)
     if status in _MISSING:

@@ -28,6 +28,7 @@ REFUSED: dict[str, dict[str, Any]] = {
     "an engine without a GPU type": {"engines": [{**ENGINE, "gpuType": ""}]},
     "a setting of Florin's for vLLM": {"engines": [{**ENGINE, "env": {"FLORIN_OPERATOR_KEY": "x"}}]},
     "a secret in place of a reference": {"secretName": "redis://user:password@host"},
+    "a bucket with credentials": {"artifacts": {"bucket": "s3://key:secret@florin"}},
     "a certificate in place of a reference": {"engine": {"tls": {"secretName": "-----BEGIN CERTIFICATE"}}},
     "KEDA without a Prometheus": {
         "engines": [

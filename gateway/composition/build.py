@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator
 from functools import partial
 
 from adapters.errors import StoreUnavailableError
-from adapters.reconcile.artifact_remover import ArtifactRemover
+from adapters.reconcile.removers import remover_of
 from adapters.registry.artifacts import ArtifactStore
 from adapters.registry.registration import Registrar
+from adapters.registry.storage import artifact_store
 from adapters.security.renewal import watch as watch_files
 from adapters.sources.options import FetchOptions
 from gateway.admission.owner_queue import OwnerQueue
@@ -87,7 +88,7 @@ async def build(
         engines = await open_engines(
             context, registry, metering, security.engines, agent_secret=shared["agent"].encode()
         )
-        artifacts = ArtifactStore(settings.artifacts)
+        artifacts = artifact_store(settings.artifacts, settings.artifact_bucket)
         await asyncio.to_thread(artifacts.open, shared["installation"])
         decisions = await asyncio.to_thread(DecisionLog, settings.state_dir)
         stack.callback(decisions.close)
@@ -123,7 +124,7 @@ async def build(
             tracing=tracing,
         )
         batches, evaluations = _batch_work(context, lifecycle, metering, engines)
-        reconciler = build_reconciler(context, registry, engines, ArtifactRemover(artifacts))
+        reconciler = build_reconciler(context, registry, engines, remover_of(artifacts))
         disks = DiskSpace(
             {"state": settings.state_dir, "artifacts": settings.artifacts, "exports": settings.exports},
             metrics,

@@ -14,11 +14,11 @@ from adapters.placement.loader import Loader
 from adapters.placement.scheduling.policies import POLICIES
 from adapters.placement.verification import ProbeVerifier
 from adapters.reconcile.artifact_gc import ArtifactCollector
-from adapters.reconcile.artifact_remover import ArtifactRemover
 from adapters.reconcile.evacuation import Evacuation
 from adapters.reconcile.load_retries import LoadRetries
 from adapters.reconcile.rebalancer import EngineStatus, Rebalancer
 from adapters.reconcile.reconciler import Reconciler
+from adapters.reconcile.removers import Remover
 from adapters.reconcile.stopped_engines import StoppedEngines
 from adapters.registry.shown_unloads import ShownUnloads
 from adapters.security.engine_access import EngineAccess
@@ -215,7 +215,7 @@ def _process(pool: Pool, name: str) -> Hashable:
 
 
 def build_reconciler(
-    context: WorkerContext, registry: Registry, engines: Engines, remover: ArtifactRemover
+    context: WorkerContext, registry: Registry, engines: Engines, remover: Remover
 ) -> Reconciler:
     settings = context.settings
     store, catalog, residency = registry.store, registry.catalog, registry.residency

@@ -24,7 +24,7 @@ from adapters.sources.url_policy import Allowed
 from adapters.store.redis.discovery import Seeds
 from gateway.config.field_types import RELOAD, AbsolutePath, listed
 
-TENANT_SOURCES: Final = frozenset({"https", "http", "hf", "private", "s3", "file"})
+TENANT_SOURCES: Final = frozenset({"https", "http", "hf", "oci", "private", "s3", "gs", "az", "file"})
 _HOST: Final = re.compile(r"(?P<host>\[[0-9A-Fa-f:.]+\]|[^\s:/,\[\]]+)(?::(?P<port>[0-9]{1,5}))?\Z")
 _WRITABLE: Final = ("target_session_attrs", "read-write")
 """libpq's option to connect to whichever of several servers accepts writes."""
@@ -100,7 +100,15 @@ class StorageSettings(BaseModel):
         None,
         description="Directory of adapter versions, at a path that is the same on every engine host. "
         "Empty: `artifacts` in the state directory. Each installation needs its own; if two share one, files "
-        "are never deleted.",
+        "are never deleted. With FLORIN_ARTIFACT_BUCKET only what is being received and checked.",
+    )
+    artifact_bucket: str = Field(
+        "",
+        pattern=r"^((s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/[A-Za-z0-9._/-]{0,512})?)?$",
+        description="Bucket of adapter versions, in place of a directory: `s3://BUCKET/PREFIX`, "
+        "`gs://BUCKET/PREFIX` or `az://CONTAINER/PREFIX`, with the credentials of the environment. Hosts "
+        "with an agent read from it by signed URLs and need no credentials; other engines cannot. Each "
+        "installation needs a prefix of its own.",
     )
     artifact_grace: NonNegativeFloat = Field(
         24.0,
@@ -117,15 +125,15 @@ class StorageSettings(BaseModel):
     )
     source_private: str = Field(
         "",
-        description="Comma-separated private hosts and networks that http(s) sources may access: "
+        description="Comma-separated private hosts and networks that http(s) and oci sources may access: "
         "`models.internal,10.0.0.0/8`.",
     )
     tenant_sources: str = Field(
         "https,hf",
         description="Comma-separated kinds of sources from which tenants' own administrators may register "
-        "adapters, besides uploads: `https`, `http` and `hf`, without the gateway's credentials; `private`, "
-        "so that URLs may lead to FLORIN_SOURCE_PRIVATE; `s3` and `file`, with the gateway's credentials and "
-        "files. Empty: uploads only.",
+        "adapters, besides uploads: `https`, `http`, `hf` and `oci`, without the gateway's credentials; "
+        "`private`, so that URLs may lead to FLORIN_SOURCE_PRIVATE; `s3`, `gs`, `az` and `file`, with the "
+        "gateway's credentials and files. Empty: uploads only.",
         json_schema_extra=RELOAD,
     )
     wal_full: str = Field(

@@ -473,7 +473,8 @@ CODES: dict[str, Code] = {
         503,
         _SERVER,
         "The version's files cannot be stored.",
-        "Free space on the disk of FLORIN_ARTIFACT_DIR, where 64 MiB must stay free, or repair it.",
+        "Free space on the disk of FLORIN_ARTIFACT_DIR, where 64 MiB must stay free, or repair it; see that "
+        "gateways reach FLORIN_ARTIFACT_BUCKET, if it is set.",
     ),
     "no_worker": Code(
         503,

@@ -31,7 +31,7 @@ LEFT_OUT: Final[Mapping[str, tuple[str, ...]]] = {
         "vllm/vllm-rs",  # the Rust frontend
     ),
     "xgrammar": ("xgrammar/lib/*",),  # to link against
-    "botocore": ("botocore/data/*",),  # the API of every service; Florin imports the errors only
+    "botocore": ("botocore/data/*",),  # the API of every service; Florin asks it for credentials only
 }
 """Files of the wheels that no stage needs."""
 _ENTRY = re.compile(r"^(?P<name>[A-Za-z0-9._-]+)==", re.MULTILINE)

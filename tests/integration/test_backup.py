@@ -170,7 +170,8 @@ def test_the_registry_the_files_and_every_row_come_back(made, empty, tmp_path):
     assert after.documents | {"version": {}} == before.documents | {"version": {}}
     [version] = (load(Version, t) for t in after.documents["version"].values())
     assert Path(version.path).parent == empty.settings.artifacts
-    assert ArtifactStore(empty.settings.artifacts).find(version.digest)
+    with ArtifactStore(empty.settings.artifacts).files(version.digest) as files:
+        assert files is not None
     assert (after.position.epoch, after.position.installation) == (
         before.position.epoch + 1,
         "installation-1",

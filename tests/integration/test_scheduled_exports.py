@@ -3,9 +3,7 @@
 import asyncio
 import itertools
 import json
-import os
 import threading
-import warnings
 from functools import partial
 
 import pytest
@@ -22,6 +20,7 @@ from gateway.costs.scheduled_exports.writing import Room
 from gateway.metering.ledger.ledger import Ledger
 from tests.doubles.memory_store import MemoryStore
 from tests.support.hostile_http import hostile_server
+from tests.support.s3 import SECRET, contents, new_bucket, s3_server, set_environment
 from tests.unit.gateway.costs.month import fill
 from tests.unit.gateway.costs.scheduled_exports.test_scheduled_exports import (
     DATA,
@@ -31,47 +30,20 @@ from tests.unit.gateway.costs.scheduled_exports.test_scheduled_exports import (
     schedule,
 )
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # of moto's own imports
-    import boto3
-    from moto.server import ThreadedMotoServer
-
-names = itertools.count()
 QUICK = FetchOptions(max_bytes=0, stall_seconds=5, attempts=2, pause_seconds=0.01)
 
 
 @pytest.fixture(scope="module")
 def endpoint():
-    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
-    server.start()
-    host, port = server.get_host_and_port()
-    yield f"http://{host}:{port}"
-    server.stop()
+    with s3_server() as url:
+        yield url
 
 
 @pytest.fixture
 def bucket(monkeypatch, tmp_path, endpoint):
-    for name in [name for name in os.environ if name.startswith("AWS_")]:
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "AKIAEXAMPLE")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "not-shown-anywhere")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "aws-config"))
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "aws-credentials"))
-    client = boto3.client("s3", endpoint_url=endpoint)
-    client.name = f"exports-{next(names)}"
-    client.create_bucket(Bucket=client.name)
-    yield client
-    client.close()
-
-
-def stored(bucket):
-    found = bucket.list_objects_v2(Bucket=bucket.name).get("Contents", ())
-    return {
-        item["Key"]: bucket.get_object(Bucket=bucket.name, Key=item["Key"])["Body"].read() for item in found
-    }
+    set_environment(monkeypatch, tmp_path, endpoint)
+    with new_bucket(endpoint) as client:
+        yield client
 
 
 @pytest.fixture
@@ -107,7 +79,7 @@ async def test_exports_go_into_the_bucket_and_a_replay_changes_nothing(bucket, f
     export = exports(filled, f"s3://{bucket.name}/finops/florin", tmp_path)
     await export.work()
     await export.report("")
-    objects = stored(bucket)
+    objects = contents(bucket)
     assert sorted(objects) == sorted(
         f"finops/florin/{name.format(month)}" for name in (DATA, MANIFEST) for month in ("2026-10", "2026-11")
     )
@@ -117,7 +89,7 @@ async def test_exports_go_into_the_bucket_and_a_replay_changes_nothing(bucket, f
     assert export_series(filled, NOW)["florin_scheduled_export_failing"] == [((), 0.0)]
     # A worker that was killed before it could write down what it had done does it again.
     await export.work()
-    assert stored(bucket) == objects
+    assert contents(bucket) == objects
 
 
 async def test_what_fails_is_said_and_passes(bucket, filled, tmp_path, caplog):
@@ -128,12 +100,12 @@ async def test_what_fails_is_said_and_passes(bucket, filled, tmp_path, caplog):
     assert "The bucket does not exist. (no-such-bucket-at-all" in job.failure
     assert read_status(filled, NOW).failure == job.failure
     assert export_series(filled, NOW)["florin_scheduled_export_failing"] == [((), 1.0)]
-    assert "not-shown-anywhere" not in caplog.text
+    assert SECRET not in caplog.text
     export.schedule = schedule(there)
     await job.attempt()
     assert job.failure == ""
     assert read_status(filled, NOW).failure == ""
-    assert len(stored(bucket)) == 4
+    assert len(contents(bucket)) == 4
 
 
 def test_wrong_credentials(bucket, tmp_path, monkeypatch):
@@ -180,8 +152,8 @@ async def test_killed_in_the_middle_of_an_upload(bucket, endpoint, filled, tmp_p
         task = asyncio.create_task(export.work())
         assert await asyncio.to_thread(begun.wait, 60)
         await cancel_task(task)
-    assert stored(bucket) == {}
+    assert contents(bucket) == {}
     assert held(filled) == []
     monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
     await exports(filled, f"s3://{bucket.name}/x", tmp_path).work()
-    assert len(stored(bucket)) == 4
+    assert len(contents(bucket)) == 4

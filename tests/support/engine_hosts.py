@@ -162,7 +162,7 @@ async def add_version(
         artifact = gateway.state.artifacts.publish(staged)
     version = Version(
         adapter=name, number=number, digest=artifact.digest, engine_name=f"fl-{secrets.token_hex(10)}",
-        path=str(artifact.path), base_model="base", rank=8, size_bytes=artifact.size_bytes, source="test",
+        path=artifact.location, base_model="base", rank=8, size_bytes=artifact.size_bytes, source="test",
         created=1,
     )  # fmt: skip
     await gateway.commit(

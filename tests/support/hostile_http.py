@@ -120,7 +120,7 @@ class HostileServer:
                 if not more:
                     return
                 head += more
-            first, *lines = head.decode().split("\r\n\r\n")[0].split("\r\n")
+            first, *lines = head.partition(b"\r\n\r\n")[0].decode().split("\r\n")
             method, path, _ = first.split(" ")
             headers = {n.lower(): v for n, _, v in (line.partition(": ") for line in lines)}
             bare = path.partition("?")[0]

@@ -36,9 +36,9 @@ async def _into_bucket(place: str, files: dict[str, Path], options: FetchOptions
     from adapters.sources.bucket import Bucket  # noqa: PLC0415  # it takes long to load, and few need it
 
     name, _, prefix = place.partition("/")
-    async with Bucket.connect(name, options) as bucket:
-        for key, path in files.items():
-            await bucket.put(f"{prefix}/{key}" if prefix else key, path)
+    bucket = await Bucket.connect("s3", name, options)
+    for key, path in files.items():
+        await bucket.put(f"{prefix}/{key}" if prefix else key, path)
 
 
 def _into_directory(target: Path, path: Path) -> None:

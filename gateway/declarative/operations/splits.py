@@ -59,7 +59,7 @@ async def _prepare(state: State, name: AdapterName, spec: VersionSpec, report: R
         if not (uploaded(spec.source) and error.findings[0].code == "source_unsupported"):
             raise
         files = (spec.digest or "").removeprefix("sha256:")
-        copy = f"copy {files} from the FLORIN_ARTIFACT_DIR of before to {state.artifacts.root}, or put "
+        copy = f"copy {files} from the FLORIN_ARTIFACT_DIR of before to {state.artifacts.where}, or put "
         raise DocumentRefusedError(
             f"The files of {id_} were uploaded, and are not in the artifact store: "
             f"{copy if files else 'put '}them where the gateway can fetch them, and name that as its "

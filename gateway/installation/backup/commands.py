@@ -227,7 +227,9 @@ def _taken(backup: NewBackup) -> None:
 def _restored(backup: RestoredBackup) -> None:
     say(f"Restored {backup.in_words()}.")
     if backup.absent:
-        note(f"Without files here: {clean(backup.absent)}. Copy them to FLORIN_ARTIFACT_DIR.")
+        note(
+            f"Without files here: {clean(backup.absent)}. Copy them to FLORIN_ARTIFACT_DIR, or to the bucket."
+        )
     _books(backup)
     say("Start the gateways now.")
 

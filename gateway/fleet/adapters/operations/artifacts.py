@@ -22,23 +22,30 @@ _HEX = re.compile(r"[0-9a-f]{64}", re.ASCII)
 _RESOLVE_SECONDS: Final = 5.0
 
 
-async def find(state: State, key: Key, digest: str, file: str, peer: str | None) -> Path:
-    """The path of one of the two files of the version with the digest `sha256:<digest>`. An engine's key may
-    only fetch versions placed on its engine and the one that it is to merge, and cannot tell whether others
-    exist; it may fetch them only from the engine's address. Raises NotFoundError, FlorinError."""
+async def find(state: State, key: Key, digest: str, file: str, peer: str | None) -> Path | str:
+    """The path of one of the two files of the version with the digest `sha256:<digest>`, or a signed URL. An
+    engine's key may only fetch versions placed on its engine and the one that it is to merge, and cannot tell
+    whether others exist; it may fetch them only from the engine's address. Raises NotFoundError,
+    FlorinError."""
     if not _HEX.fullmatch(digest) or file not in FILES:
         raise NotFoundError("There is no such file: a version's digest in hex, and one of its two names.")
     if key.role is Role.ENGINE:
         await _check_address(state, key.engine, peer)
     if not _may_fetch(state, key, f"sha256:{digest}"):
         raise NotFoundError(f"No version of sha256:{digest} is placed on engine {key.engine}.")
-    path = state.artifacts.root / digest / file
-    if not path.is_file():
+    try:
+        readable = await asyncio.to_thread(state.artifacts.readable, digest, file)
+    except OSError as error:
+        raise FlorinError(
+            "artifacts_unavailable",
+            f"There is no URL for files in {state.artifacts.where}: {error.strerror or error}.",
+        ) from error
+    if readable is None:
         raise NotFoundError(
             f"The artifact store of this gateway does not hold {file} of sha256:{digest}: "
             "gateways on several hosts need a FLORIN_ARTIFACT_DIR that all of them see."
         )
-    return path
+    return readable
 
 
 def to_merge(state: State, key: Key, version_id: str) -> Version:

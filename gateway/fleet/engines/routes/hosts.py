@@ -4,7 +4,7 @@ engines, too), the reports of their agents, and the files that they stage on loc
 from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, RedirectResponse
 
 from adapters.errors import NotFoundError
 from gateway.api.admin_requests import Host, Operator
@@ -110,14 +110,18 @@ async def stop_engine(name: str, body: Stopping, state: StateDep, key: HostKey) 
 @files.get(
     "/{digest}/{file}",
     response_class=FileResponse,
-    responses={200: {"content": {"application/octet-stream": {}}}},
+    responses={
+        200: {"content": {"application/octet-stream": {}}},
+        307: {"description": "The file is in a bucket, at the signed URL in `location`."},
+    },
 )
-async def get_artifact(
-    digest: str, file: str, state: StateDep, key: HostKey, request: Request
-) -> FileResponse:
+async def get_artifact(digest: str, file: str, state: StateDep, key: HostKey, request: Request) -> Response:
     """One of the two files of the version with the digest `sha256:<digest>`, or a range of it. An engine's
     key only gets the files of versions placed on its engine; for others the response is the same as for
-    unknown ones. It gets them only from the address of the engine's URL, which may be a name."""
+    unknown ones. It gets them only from the address of the engine's URL, which may be a name. With
+    FLORIN_ARTIFACT_BUCKET the response is a redirect (307) to a URL of the bucket, valid for ten minutes."""
     peer = request.client.host if request.client else None
-    path = await artifacts.find(state, key, digest, file, peer)
-    return FileResponse(path, media_type="application/octet-stream", headers={"etag": f'"{digest}"'})
+    place = await artifacts.find(state, key, digest, file, peer)
+    if isinstance(place, str):
+        return RedirectResponse(place, headers={"cache-control": "no-store"})
+    return FileResponse(place, media_type="application/octet-stream", headers={"etag": f'"{digest}"'})

@@ -12,7 +12,7 @@ import asyncio
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,6 +24,7 @@ from adapters.model import PendingDeletion, Version, load
 from adapters.model import dump as dump_document
 from adapters.progress import CHUNK, Progress, ProgressMeter, silent
 from adapters.registry.artifacts import ArtifactStore, digest_of
+from adapters.registry.storage import artifact_store
 from adapters.security import state_directory
 from adapters.store import registry_format
 from adapters.store.continuity import Position, next_epoch
@@ -71,7 +72,9 @@ def rehearse(path: Path, *, progress: Progress = silent) -> RestoredBackup:
     Needs room for the registry, the ledger and one version in the temporary directory (TMPDIR). Raises as
     `restore`, and SettingsError."""
     with tempfile.TemporaryDirectory(prefix="florin-check-") as scratch:
-        settings = load_settings(state_dir=scratch, redis_url="", ledger_url="", artifact_dir=None)
+        settings = load_settings(
+            state_dir=scratch, redis_url="", ledger_url="", artifact_dir=None, artifact_bucket=""
+        )
         return restore(settings, path, progress=progress, rehearsal=True)
 
 
@@ -94,14 +97,13 @@ def restore(
                 "Install that version."
             )
         state_directory.make_private(settings.state_dir)
+        store = artifact_store(settings.artifacts, settings.artifact_bucket)
         with registry_url(settings) as url, ledger_engine(settings) as engine:
             asyncio.run(_refuse_used_registry(settings, url))
             filled = _refuse_used_ledger(engine, manifest)
             verify(path, archive, manifest, ProgressMeter("checking", progress, size_of(archive)))
-            contents = _moved(
-                contents_codec.validate_json(archive.read(REGISTRY)), manifest, settings.artifacts
-            )
-            _publish(settings, archive, manifest, progress, keep=not rehearsal)
+            contents = _moved(contents_codec.validate_json(archive.read(REGISTRY)), manifest, store)
+            _publish(store, archive, manifest, progress, keep=not rehearsal)
             if not filled:
                 _fill(engine, archive, manifest, progress)
             asyncio.run(_write_registry(settings, url, contents, manifest))
@@ -111,10 +113,7 @@ def restore(
         chain = verify_chain(ledger)
     finally:
         ledger.close()
-    absent = _absent(
-        contents,
-        lambda hexdigest: hexdigest in manifest.artifacts or _is_there(settings.artifacts / hexdigest),
-    )
+    absent = _absent(contents, manifest, store)
     return RestoredBackup(manifest, absent, tuple(verified), chain)
 
 
@@ -153,35 +152,35 @@ def _same(connection: Connection, table: Table, manifest: Manifest) -> bool:
     return digest.hexdigest() == manifest.tables[table.name].digest
 
 
-def _moved(contents: RegistryContents, manifest: Manifest, root: Path) -> RegistryContents:
-    """The registry with the paths of this installation's artifact directory."""
-    if Path(manifest.artifact_root) == root:
+def _moved(contents: RegistryContents, manifest: Manifest, store: ArtifactStore) -> RegistryContents:
+    """The registry with the paths of this installation's artifact store."""
+    before = manifest.artifact_root
+    if before == store.where:
         return contents
-    before = Path(manifest.artifact_root)
     documents = dict(contents.documents)
     versions, deletions = (documents.get(kind, {}) for kind in ("version", "pending_deletion"))
-    documents["version"] = {id_: _at(load(Version, text), before, root) for id_, text in versions.items()}
+    documents["version"] = {id_: _at(load(Version, text), before, store) for id_, text in versions.items()}
     documents["pending_deletion"] = {
-        id_: _at(load(PendingDeletion, text), before, root) for id_, text in deletions.items()
+        id_: _at(load(PendingDeletion, text), before, store) for id_, text in deletions.items()
     }
     return replace(contents, documents=documents)
 
 
-def _at(document: Version | PendingDeletion, before: Path, root: Path) -> str:
-    path = Path(document.path)
-    return dump_document(replace(document, path=str(root / path.name)) if path.parent == before else document)
+def _at(document: Version | PendingDeletion, before: str, store: ArtifactStore) -> str:
+    ours = document.path.rpartition("/")[0] == before
+    return dump_document(replace(document, path=store.location(document.digest)) if ours else document)
 
 
 def _publish(
-    settings: Settings, archive: zipfile.ZipFile, manifest: Manifest, progress: Progress, *, keep: bool
+    store: ArtifactStore, archive: zipfile.ZipFile, manifest: Manifest, progress: Progress, *, keep: bool
 ) -> None:
-    store = ArtifactStore(settings.artifacts)
     store.open(manifest.installation)
     meter = ProgressMeter("adapters", progress, sum(manifest.artifacts.values()))
     for hexdigest, size in manifest.artifacts.items():
-        if store.find(f"sha256:{hexdigest}") is not None:
-            meter.add(size)
-            continue
+        with store.files(f"sha256:{hexdigest}") as files:
+            if files is not None:
+                meter.add(size)
+                continue
         with store.staging() as staged:
             for name in FILES:
                 with (
@@ -227,12 +226,12 @@ async def _write_registry(
         await store.write(contents, begun, note=note)
 
 
-def _absent(contents: RegistryContents, is_there: Callable[[str], bool]) -> tuple[str, ...]:
-    """`is_there`: whether there are files of a digest, in hex."""
+def _absent(contents: RegistryContents, manifest: Manifest, store: ArtifactStore) -> tuple[str, ...]:
+    """Versions whose files were neither in the backup nor in the store."""
     versions = (load(Version, text) for text in contents.documents.get("version", {}).values())
-    callable_ = (version for version in versions if version.retired is None)
-    return tuple(sorted(v.id for v in callable_ if not is_there(v.digest.removeprefix("sha256:"))))
-
-
-def _is_there(home: Path) -> bool:
-    return all((home / name).is_file() for name in FILES)
+    others = [
+        version
+        for version in versions
+        if version.retired is None and version.digest.removeprefix("sha256:") not in manifest.artifacts
+    ]
+    return tuple(sorted(store.problems(others))) if others else ()

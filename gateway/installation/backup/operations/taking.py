@@ -12,7 +12,8 @@ from sqlalchemy import Engine
 from adapters.checks.validate import FILES
 from adapters.model import Version, load
 from adapters.progress import CHUNK, Progress, ProgressMeter, silent
-from adapters.registry.artifacts import ArtifactStore
+from adapters.registry.artifacts import size_of
+from adapters.registry.storage import artifact_store
 from adapters.store import registry_format
 from adapters.store.redis.registry_backup import RegistryContents
 from gateway.config import Settings
@@ -59,7 +60,7 @@ def take(settings: Settings, out: Path, *, artifacts: bool = True, progress: Pro
             installation=contents.position.installation,
             epoch=contents.position.epoch,
             seq=contents.position.seq,
-            artifact_root=str(settings.artifacts),
+            artifact_root=artifact_store(settings.artifacts, settings.artifact_bucket).where,
             ledger_revision=revision,
             registry_format=registry_format.FORMAT,
             documents={kind: len(texts) for kind, texts in contents.documents.items()},
@@ -88,7 +89,7 @@ def _artifacts(
     progress: Progress,
 ) -> tuple[dict[str, int], dict[str, str]]:
     """Write the files of each version once. Returns what was written, and what could not be."""
-    store = ArtifactStore(settings.artifacts)
+    store = artifact_store(settings.artifacts, settings.artifact_bucket)
     versions = [load(Version, text) for text in contents.documents["version"].values()]
     unretired = [version for version in versions if version.retired is None]
     total = sum({version.digest: version.size_bytes for version in unretired}.values())
@@ -99,21 +100,19 @@ def _artifacts(
         hexdigest = version.digest.removeprefix("sha256:")
         if hexdigest in kept:
             continue
-        artifact = store.find(
-            version.digest
-        )  # reads the files, and keeps them from being removed for an hour
-        if artifact is None:
-            missing[version.id] = f"{store.root / hexdigest} is missing or damaged."
-            continue
-        for name in sorted(FILES):
-            with (
-                (artifact.path / name).open("rb") as source,
-                member(archive, f"artifacts/{hexdigest}/{name}", members, compressed=False) as file,
-            ):
-                while data := source.read(CHUNK):
-                    file.write(data)
-                    meter.add(len(data))
-        kept[hexdigest] = artifact.size_bytes
+        with store.files(version.digest) as files:  # which keeps them from being removed for an hour
+            if files is None:
+                missing[version.id] = f"{store.location(version.digest)} is missing or damaged."
+                continue
+            for name in sorted(FILES):
+                with (
+                    (files / name).open("rb") as source,
+                    member(archive, f"artifacts/{hexdigest}/{name}", members, compressed=False) as file,
+                ):
+                    while data := source.read(CHUNK):
+                        file.write(data)
+                        meter.add(len(data))
+            kept[hexdigest] = size_of(files)
     meter.tell()
     return kept, missing
 

@@ -16,7 +16,6 @@ from adapters.reconcile.drift import of_engines
 from adapters.reconcile.registry_checks import of_registry
 from gateway.installation.doctor.operations.exposure_checks import of_exposure
 from gateway.installation.doctor.operations.installation_checks import (
-    missing_files,
     of_conditions,
     of_disk,
     of_ledger,
@@ -199,7 +198,10 @@ async def look(state: State) -> FleetObservation:
         now=now,
         grace=int(state.settings.artifact_grace * 3600 * 1e6),
     )
-    missing = await asyncio.to_thread(missing_files, list(catalog.versions.values()))
+    unretired = [version for version in catalog.versions.values() if version.retired is None]
+    missing = None
+    with contextlib.suppress(OSError):  # another check says so
+        missing = await asyncio.to_thread(state.artifacts.problems, unretired)
     starts = state.settings.engine_start_timeout > 0
     return FleetObservation(catalog, by_engine, placed, now, missing, pending_deletions, starts)
 

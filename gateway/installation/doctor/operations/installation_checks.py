@@ -6,11 +6,9 @@ import asyncio
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
-from adapters.checks.file_kinds import FILES
 from adapters.errors import StoreUnavailableError
-from adapters.model import Engine, Version
+from adapters.model import Engine
 from adapters.reconcile.diagnosis import Diagnosis
 from adapters.registry.artifacts import ArtifactStore
 from adapters.store.protocol.coordination import CoordinationStore, ServerInfo
@@ -222,25 +220,26 @@ def _prices(book: PriceBook, engines: Iterable[Engine]) -> Iterator[Diagnosis]:
 
 def of_disk(artifacts: ArtifactStore, largest: int) -> list[Diagnosis]:
     """Blocks. `largest`: bytes that one version may have."""
-    root = artifacts.root
+    root, where = artifacts.root, artifacts.where
     try:
-        with artifacts.staging():
-            pass
+        artifacts.check()
         free, others = shutil.disk_usage(root).free, artifacts.others()
     except OSError as error:
         bad = Diagnosis(
-            "artifact_dir", "problem", "", f"{root} cannot be written: {error.strerror or error}.",
-            "Mount it, or give Florin's user the right to write there; FLORIN_ARTIFACT_DIR says where it is.",
+            "artifact_dir", "problem", "",
+            f"{error.filename or where} cannot be written: {error.strerror or error}.",
+            "Mount it, or give Florin's user the right to write there; FLORIN_ARTIFACT_DIR says where it is, "
+            "or FLORIN_ARTIFACT_BUCKET.",
         )  # fmt: skip
         return [bad]
     diagnoses = []
     if others:
         shared = Diagnosis(
             "artifact_dir", "warning", "",
-            f"{root} serves {len(others)} other installation(s) too, so files of removed and retired "
+            f"{where} serves {len(others)} other installation(s) too, so files of removed and retired "
             "versions are never deleted.",
-            "Give each installation a FLORIN_ARTIFACT_DIR of its own. If the other is gone for good, remove "
-            f"its mark: {', '.join(str(mark) for mark in others[:3])}.",
+            "Give each installation a FLORIN_ARTIFACT_DIR or FLORIN_ARTIFACT_BUCKET of its own. If the other "
+            f"is gone for good, remove its mark: {', '.join(str(mark) for mark in others[:3])}.",
         )  # fmt: skip
         diagnoses.append(shared)
     space = f"{root} has {free / 2**30:.1f} GiB free"
@@ -251,21 +250,5 @@ def of_disk(artifacts: ArtifactStore, largest: int) -> list[Diagnosis]:
             "Make room: remove or retire unused versions, or move it to a larger disk.",
         )  # fmt: skip
         diagnoses.append(low)
-    return diagnoses or [Diagnosis("artifact_dir", "ok", "", f"{space}.")]
-
-
-def missing_files(versions: Iterable[Version]) -> dict[str, str]:
-    """Version id → what is wrong with its files, as this host sees them. Blocks."""
-    problems = {}
-    for version in versions:
-        if version.retired is None and (wrong := _wrong(Path(version.path), version.size_bytes)):
-            problems[version.id] = wrong
-    return problems
-
-
-def _wrong(directory: Path, size: int) -> str:
-    try:
-        total = sum((directory / name).stat().st_size for name in FILES)
-    except OSError as error:
-        return f"{error.filename or directory} cannot be read here: {error.strerror or error}"
-    return "" if total == size else f"{directory} holds {total} bytes instead of {size}"
+    in_bucket = f"{where} can be written. " if where != str(root) else ""
+    return diagnoses or [Diagnosis("artifact_dir", "ok", "", f"{in_bucket}{space}.")]

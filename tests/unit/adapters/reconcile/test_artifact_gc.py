@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -112,32 +111,6 @@ def no_one(_: str) -> bool:
     return False
 
 
-def test_what_another_installation_may_need_is_not_taken(tmp_path):
-    store, other = ArtifactStore(tmp_path / "artifacts"), ArtifactStore(tmp_path / "artifacts")
-    store.open("one")
-    artifact, remover = publish(store), ArtifactRemover(store)
-    age(artifact.path)
-    other.open("two")
-    assert remover.detach(artifact.digest) is False
-    assert artifact.path.is_dir()
-    (mark,) = store.others()
-    mark.unlink()
-    assert other.others()
-    assert remover.detach(artifact.digest) is True
-    other.open("two")  # between the two looks
-    assert remover.delete_or_restore(no_one) == set()
-    assert artifact.path.is_dir()
-
-
-def test_taken_settled_and_gone(artifacts):
-    artifact, remover = aged(artifacts)
-    assert remover.detach(artifact.digest) is True
-    assert not artifact.path.exists()
-    assert remover.delete_or_restore(no_one) == {artifact.digest}
-    assert remover.is_empty()
-    assert remover.detach(artifact.digest) is None
-
-
 def test_what_was_just_published_again_stays(artifacts):
     artifact, remover = aged(artifacts)
     assert publish(artifacts) == artifact
@@ -145,13 +118,6 @@ def test_what_was_just_published_again_stays(artifacts):
     age(artifact.path, -500)  # some clock is ahead
     assert remover.detach(artifact.digest) is False
     assert artifact.path.exists()
-
-
-def test_what_a_version_turns_out_to_need_is_put_back(artifacts):
-    artifact, remover = detached(artifacts)
-    assert remover.delete_or_restore(lambda digest: digest == artifact.digest) == set()
-    assert (artifact.path / "adapter_model.safetensors").read_text() == "w"
-    assert remover.is_empty()
 
 
 def test_what_was_freshened_as_it_was_taken_is_put_back(artifacts):
@@ -198,31 +164,6 @@ def test_what_is_removed_while_a_publisher_sets_its_time_is_written_anew(artifac
 
     monkeypatch.setattr(os, "utime", looked_up_before)
     assert (publish(artifacts).path / "adapter_model.safetensors").exists()
-
-
-def test_publishers_and_removers_at_once_never_lose_what_was_published(artifacts):
-    """Each round, one publishes content that somebody else takes away at the same moment."""
-    remover = ArtifactRemover(artifacts)
-    lost = []
-    for _ in range(60):
-        artifact = publish(artifacts)
-        age(artifact.path)
-        start = threading.Barrier(2)
-
-        def remove(digest=artifact.digest, start=start):
-            start.wait()
-            remover.detach(digest)
-            remover.delete_or_restore(no_one)
-
-        removal = threading.Thread(target=remove)
-        removal.start()
-        start.wait()
-        published = publish(artifacts)
-        removal.join()
-        remover.delete_or_restore(no_one)
-        if not (published.path / "adapter_model.safetensors").exists():
-            lost.append(published)
-    assert not lost
 
 
 # -- the collector

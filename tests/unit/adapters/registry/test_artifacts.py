@@ -90,20 +90,6 @@ def test_a_damaged_artifact_is_made_whole_by_the_next_of_its_content(store):
     assert staged_now(store) == []
 
 
-def test_what_is_found_is_whole(store):
-    kept = publish(store)
-    assert store.find(kept.digest) == kept
-    assert store.find(f"sha256:{'0' * 64}") is None
-    weights = kept.path / "adapter_model.safetensors"
-    weights.chmod(0o644)
-    content = bytearray(weights.read_bytes())
-    content[-1] ^= 1
-    weights.write_bytes(content)  # as long as before
-    assert store.find(kept.digest) is None
-    weights.unlink()
-    assert store.find(kept.digest) is None
-
-
 def test_what_is_not_published_leaves_nothing(store):
     def fail():
         with store.staging() as staged:

@@ -46,6 +46,13 @@ HEX = "0123456789abcdef" * 4
         ("https://me:secret?secret@h/a", "https://…"),
         ("https:///me:secret@h/a", "https://…"),
         ("http://[::1]:8080/a@b", "http://[::1]:8080/a@b"),
+        ("gs://bucket/a", "gs://bucket/a"),
+        ("az://KEY:secret@container/a", "az://container/a"),
+        ("oci://me:secret@h:5000/a/b:v1", "oci://h:5000/a/b:v1"),
+        (f"oci://h/a@sha256:{HEX}", f"oci://h/a@sha256:{HEX}"),
+        ("oci://me:secret/secret@h/a", "oci://…"),
+        ("models:/a b@champion", "models:/a b@champion"),
+        ("models:/me:secret@h", "models:…"),
         ("hf://acme/support@main/x", "hf://acme/support@main/x"),
         ("hf://hf_secret@acme/support", "hf://acme/support"),
         ("ftp://me:secret@h/x", "ftp:…"),
@@ -80,6 +87,12 @@ COMMIT, OTHER = "0123456789" * 4, "f" * 40
         ("file:///c/models--acme--x/", f"/c/models--acme--x/snapshots/{COMMIT}", True),
         ("/c/models--acme--x", f"/c/models--acme--y/snapshots/{COMMIT}", False),
         ("/c/x", "/c/x/snapshots/v1", False),
+        ("oci://h/a:v1", f"oci://h/a@sha256:{HEX}", True),
+        ("oci://h/a", f"oci://h/a@sha256:{HEX}", True),
+        ("oci://h/b:v1", f"oci://h/a@sha256:{HEX}", False),
+        (f"oci://h/a@sha256:{HEX[::-1]}", f"oci://h/a@sha256:{HEX}", False),
+        ("models:/a@champion", "models:/a/3", True),
+        ("models:/a/2", "models:/a/3", False),
         ("https://h/a?sig=1", "https://h/a", True),
         ("https://h/a", "https://h/b", False),
         ("hf://acme/x" + "/" * 4000 + "\n", f"hf://acme/x@{COMMIT}", False),
@@ -90,7 +103,7 @@ def test_where_a_source_has_led(uri, found, same):
 
 
 @pytest.mark.parametrize(
-    "uri", ["ftp://me:secret@h/x", "gs://b/x", "data:secret", "http://[secret", "../x", ""]
+    "uri", ["ftp://me:secret@h/x", "swift://b/x", "data:secret", "http://[secret", "../x", ""]
 )
 def test_other_schemes(tmp_path, uri):
     findings = Findings()

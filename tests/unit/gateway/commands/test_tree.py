@@ -20,7 +20,7 @@ from gateway.commands.tree import _LOADED_WHEN_ASKED, tree
 ROOT = Path(__file__).parents[4]
 HEAVY = {
     "aiohttp", "alembic", "botocore", "cryptography", "fastapi", "huggingface_hub", "jinja2", "numpy",
-    "prometheus_client", "pydantic_settings", "pynvml", "redis", "s3fs", "sqlalchemy", "starlette", "uvicorn", "yarl",
+    "prometheus_client", "pydantic_settings", "pynvml", "redis", "obstore", "sqlalchemy", "starlette", "uvicorn", "yarl",
     "gateway.config", "gateway.metering", "gateway.operations.state", "adapters.checks.validate",
 }  # fmt: skip
 """None of these may be loaded for help, or for a command that asks the gateway something."""

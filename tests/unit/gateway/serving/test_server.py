@@ -64,7 +64,16 @@ def test_what_stops_a_start_is_said_in_the_logs_format(monkeypatch, capsys, capl
 
 def test_a_start_does_not_wait_for_what_few_gateways_ever_need():
     """Nor for what exports traces, as long as that is turned off: of OpenTelemetry, FastAPI imports what it finds."""
-    slow = {"typer", "numpy", "cryptography.x509", "jinja2", "alembic", "valkey", "huggingface_hub", "s3fs"}
+    slow = {
+        "typer",
+        "numpy",
+        "cryptography.x509",
+        "jinja2",
+        "alembic",
+        "valkey",
+        "huggingface_hub",
+        "obstore",
+    }
     exporting = {"gateway.observability.span_export", "opentelemetry.exporter.otlp.proto.http"}
     script = "import sys, gateway.serving.server, gateway.app; print(*sys.modules)"
     imported = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

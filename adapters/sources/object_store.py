@@ -1,16 +1,14 @@
-"""Fetches adapters from S3-compatible stores: `s3://BUCKET/PREFIX`, or an archive `s3://BUCKET/KEY`.
+"""Fetches adapters from object stores: `s3://BUCKET/PREFIX`, `gs://…`, `az://CONTAINER/PREFIX`, or an archive
+under one key.
 
-Endpoint, region and credentials come from the gateway's environment (`AWS_ENDPOINT_URL`, `AWS_REGION`,
-`AWS_ACCESS_KEY_ID`, `AWS_PROFILE` …). Without credentials, public buckets can be read. Each object must keep
-the ETag that it had when the fetch began.
+Endpoint and credentials come from the gateway's environment: see `adapters.buckets`. Without any, public
+buckets of S3 can be read. Each object must keep the ETag that it had when the fetch began.
 """
 
 from __future__ import annotations
 
-import logging
 import re
-from collections.abc import AsyncGenerator, Collection
-from contextlib import asynccontextmanager
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,35 +19,34 @@ from adapters.checks.file_kinds import FILES, KNOWN
 from adapters.checks.findings import Findings, shown
 from adapters.progress import ProgressMeter
 from adapters.sources.archive_download import check_hash, fetch_archive
-from adapters.sources.bucket import Bucket, StoredObject
+from adapters.sources.bucket import Bucket, StoredObject, check
 from adapters.sources.download import DownloadPart, download, run
 from adapters.sources.options import FETCHING, FetchOptions
 from adapters.sources.public_uri import public
 from adapters.sources.staging_area import SourceRefusedError, StagingArea
 
 _URI = re.compile(
-    r"s3://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})"
+    r"(?P<scheme>s3|gs|az)://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})"
     r"(?:/(?P<key>[^?#\x00-\x1f]{0,1024}))?(?:#sha256=(?P<sha256>[0-9a-fA-F]{64}))?"
 )
 
 
 def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findings) -> str:
     """See `adapters.sources.Fetch`. The fragment `#sha256=<hex>` gives the archive's expected hash."""
-    logging.getLogger("aiobotocore").setLevel(logging.WARNING)  # it logs where it found credentials
     try:
         place = _Place.parse(uri)
         meter = ProgressMeter(FETCHING, options.progress)
         staging = StagingArea(destination, options.max_bytes)
-        fetched = run(_fetch(place, staging, options, meter, findings), meter)
+        bucket, fetched = run(_fetch(place, staging, options, meter, findings), meter)
         if isinstance(fetched, str):
-            return public(uri if fetched == place.prefix else f"s3://{place.bucket}/{fetched}")
+            return public(uri if fetched == place.prefix else f"{place.scheme}://{place.bucket}/{fetched}")
 
-        def check(path: Path) -> None:
-            fetched.check(path)
+        def check_all(path: Path, part: DownloadPart) -> None:
+            check(path, part)
             check_hash(path, place.sha256)
 
-        start = partial(_open_alone, place.bucket, fetched, options)
-        fetch_archive(start, destination, options=options, findings=findings, check=check)
+        start = partial(bucket.open, fetched)
+        fetch_archive(start, destination, options=options, findings=findings, check=check_all)
     except SourceRefusedError as refusal:
         refusal.add_to(findings)
     return public(uri)
@@ -57,6 +54,7 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
 
 @dataclass(frozen=True, slots=True)
 class _Place:
+    scheme: str
     bucket: str
     key: str
     sha256: str | None
@@ -64,15 +62,16 @@ class _Place:
     @classmethod
     def parse(cls, uri: str) -> Self:
         named = _URI.fullmatch(uri)
-        if named is None:
+        key = (named["key"] or "") if named else ""
+        if named is None or (key and {"", ".", ".."} & set(key.removesuffix("/").split("/"))):
             raise SourceRefusedError(
                 "source_unsupported",
-                "The source is not a valid S3 URL.",
+                "The source is not a valid URL of an object store.",
                 found=shown(public(uri)),
                 expected="s3://BUCKET/PREFIX, or s3://BUCKET/KEY of an archive [#sha256=<hex>]",
             )
         sha256 = named["sha256"]
-        return cls(named["bucket"], named["key"] or "", sha256.lower() if sha256 else None)
+        return cls(named["scheme"], named["bucket"], key, sha256.lower() if sha256 else None)
 
     @property
     def prefix(self) -> str:
@@ -81,33 +80,33 @@ class _Place:
 
 async def _fetch(
     place: _Place, staging: StagingArea, options: FetchOptions, meter: ProgressMeter, findings: Findings
-) -> StoredObject | str:
-    """Fetch the files under the prefix, and return the prefix that had them; if it is the key of an object,
-    return the object instead."""
-    async with Bucket.connect(place.bucket, options) as bucket:
-        packed = None if place.key == place.prefix else await _readable(bucket, place.key)
-        if packed is not None:
-            return packed
-        if place.sha256 is not None:
-            raise SourceRefusedError(
-                "source_missing",
-                "The archive does not exist.",
-                found=shown(place.key),
-                expected="the key of an object",
-            )
-        prefix, names = await _look(bucket, place.prefix, findings)
-        if findings:
-            return prefix
-        for stored in await _known(bucket, prefix, names):
-            file = stored.key.removeprefix(prefix)
-            path = staging.directory / file
-            limit = staging.limit(file)
-            start = partial(bucket.open, stored)
-            await download(start, path, limit=limit, what=file, options=options, meter=meter)
-            stored.check(path)
-            staging.took(file, stored.size)
-        meter.tell()
-    return prefix
+) -> tuple[Bucket, StoredObject | str]:
+    """Fetch the files under the prefix, and return the bucket with the prefix that had them; if it is the key
+    of an object, return the object instead."""
+    bucket = await Bucket.connect(place.scheme, place.bucket, options)
+    packed = None if place.key == place.prefix else await _readable(bucket, place.key)
+    if packed is not None:
+        return bucket, packed
+    if place.sha256 is not None:
+        raise SourceRefusedError(
+            "source_missing",
+            "The archive does not exist.",
+            found=shown(place.key),
+            expected="the key of an object",
+        )
+    prefix, names = await _look(bucket, place.prefix, findings)
+    if findings:
+        return bucket, prefix
+    for stored in await _known(bucket, prefix, names):
+        file = stored.key.removeprefix(prefix)
+        path = staging.directory / file
+        limit = staging.limit(file)
+        start = partial(bucket.open, stored)
+        part = await download(start, path, limit=limit, what=file, options=options, meter=meter)
+        check(path, part)
+        staging.took(file, stored.size)
+    meter.tell()
+    return bucket, prefix
 
 
 async def _look(bucket: Bucket, prefix: str, findings: Findings) -> tuple[str, Collection[str]]:
@@ -155,12 +154,3 @@ async def _readable(bucket: Bucket, key: str) -> StoredObject | None:
         if refusal.code != "source_denied":
             raise
         return None
-
-
-@asynccontextmanager
-async def _open_alone(
-    name: str, stored: StoredObject, options: FetchOptions, start: int, validator: str | None
-) -> AsyncGenerator[DownloadPart]:
-    """`Bucket.open` with its own connection."""
-    async with Bucket.connect(name, options) as bucket, bucket.open(stored, start, validator) as part:
-        yield part
