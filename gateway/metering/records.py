@@ -222,6 +222,14 @@ def parse_line(line: bytes) -> UsageRecord:
     return record
 
 
+def of_newer_version(line: bytes) -> bool:
+    """Whether a later version of Florin, whose records have more fields, has written this."""
+    try:
+        return set(orjson.loads(line)) > set(_FIELDS)
+    except (ValueError, TypeError):
+        return False
+
+
 def _impossible(r: UsageRecord) -> str:
     """Why the writer cannot have written this, or an empty string."""
     if r.usage_source not in _SOURCES or r.outcome not in _OUTCOMES:

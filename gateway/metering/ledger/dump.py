@@ -15,7 +15,7 @@ from sqlalchemy import Connection, Engine, MetaData, Select, Table, func, insert
 
 from gateway.metering.ledger.database import writing
 from gateway.metering.ledger.identity import IDENTITY
-from gateway.metering.ledger.migrations import HEAD, REVISIONS, revision_of, upgrade
+from gateway.metering.ledger.migrations import HEAD, REVISIONS, SINCE, revision_of, upgrade
 from gateway.metering.ledger.schema import schema
 
 ROWS: Final = 500
@@ -58,9 +58,10 @@ def is_empty(connection: Connection) -> bool:
 
 
 def _rows(table: Table) -> Select[Any]:
-    """All but the ledger's identity: what is restored elsewhere is another ledger."""
+    """All but the ledger's identity, since what is restored elsewhere is another ledger, and which versions
+    may write to it, since it may be restored by another version."""
     query = select(table)
-    return query.where(table.c.name != IDENTITY) if table.name == "ledger_state" else query
+    return query.where(table.c.name.not_in((IDENTITY, SINCE))) if table.name == "ledger_state" else query
 
 
 def restore(

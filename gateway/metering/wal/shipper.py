@@ -15,7 +15,7 @@ from typing import Protocol
 from gateway.metering.ledger.continuity import Mark, excluded, lost
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
-from gateway.metering.records import UsageRecord, is_final, orphaned, parse_line
+from gateway.metering.records import UsageRecord, is_final, of_newer_version, orphaned, parse_line
 from gateway.metering.wal.insertion import InsertedLines, Inserter, InserterUnavailableError, insert_lines
 from gateway.metering.wal.kept import KeptLog
 from gateway.metering.wal.segments import Cursor, WorkerDirectory, others, refuse
@@ -102,6 +102,8 @@ class Shipper:
         self._marks = sorted(kept.marks()) if kept else list[Mark]()
         """Commits that the ledger acknowledged since it was last found to have them all, and one before."""
         self._checked = -math.inf
+        self._newer = set[Path]()
+        """The directories that wait for a later version."""
 
     def start(self) -> None:
         self._thread.start()
@@ -152,10 +154,14 @@ class Shipper:
     def _ship_all(self, late: Late) -> None:
         self._ship(self._mine, late, dead=False)
         for path in others(self._root, self._mine.path):
-            directory = WorkerDirectory.adopt(path)
+            directory = WorkerDirectory.adopt(path) if path not in self._newer else None
             if directory is not None:
                 try:
-                    self._adopt(directory, late)
+                    if _of_newer_version(directory):
+                        self._newer.add(path)
+                        log.warning("Usage log: %s waits for the newer version that wrote it.", path)
+                    else:
+                        self._adopt(directory, late)
                 finally:
                     directory.release()
         self._check(late)
@@ -295,6 +301,14 @@ class Shipper:
     def age(self) -> float:
         """Seconds since the end of the oldest unshipped record; 0 if the ledger accepts records."""
         return 0.0 if self._oldest is None else max(0.0, (self._now() - self._oldest) / 1e6)
+
+
+def _of_newer_version(directory: WorkerDirectory) -> bool:
+    """One version wrote all of it."""
+    for batch in directory.batches(Cursor(), dead=True):
+        if batch.lines:
+            return of_newer_version(batch.lines[0])
+    return False
 
 
 def _until(end: Cursor, directory: WorkerDirectory) -> Iterator[list[bytes]]:

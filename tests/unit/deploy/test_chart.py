@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +25,7 @@ from gateway.commands.tree import loaded_tree
 from gateway.config import Settings
 from gateway.kubernetes.operations.definitions import manifest
 from gateway.kubernetes.resource import GROUP, PLURALS
+from gateway.metering.ledger import migrations
 from gateway.observability.metric_names import AT_SCRAPE
 from gateway.runtime.unknown_variables import unknown
 from gateway.tenants.host_tokens import pins_by_subject
@@ -101,6 +103,19 @@ def test_the_gateway_is_stopped_no_sooner_than_it_needs():
     pre_stop = container(GATEWAY)["lifecycle"]["preStop"]["sleep"]["seconds"]
     needed = pre_stop + int(settings["FLORIN_LAME_DUCK"]) + int(settings["FLORIN_SHUTDOWN_GRACE"])
     assert pod(GATEWAY)["terminationGracePeriodSeconds"] >= needed + 10
+
+
+def test_a_pod_whose_usage_log_goes_with_it_migrates_the_ledger_first():
+    [state] = [volume for volume in pod(GATEWAY)["volumes"] if volume["name"] == "state"]
+    assert "emptyDir" in state
+    [first] = pod(GATEWAY)["initContainers"]
+    python, flag, module = first["command"]
+    assert (python, flag, module) == ("/opt/florin/bin/python", "-m", migrations.__name__)
+    assert find_spec(f"{module}.__main__")
+    [ledger] = [one for one in container(GATEWAY)["env"] if one["name"] == "FLORIN_LEDGER_URL"]
+    assert first["env"] == [ledger]
+    same = ("image", "imagePullPolicy", "securityContext")
+    assert [first[name] for name in same] == [container(GATEWAY)[name] for name in same]
 
 
 def test_a_load_balancer_notices_within_the_lame_duck():

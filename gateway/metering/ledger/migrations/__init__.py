@@ -4,6 +4,10 @@
 To change a table: change `schema/`, add `versions/rNNNN_….py` with the step from the last revision, and
 append it to REVISIONS. Tests compare the result of the revisions with `schema/`, on both databases. Never
 edit a released revision.
+
+Gateways of the release before go on writing while the new ones are rolled out, and after a rollback. So a
+revision only adds tables, and columns that may be left out. One that takes something away, or needs writers
+to do something new, raises WRITABLE_SINCE to itself: gateways that start from then on must know it.
 """
 
 from __future__ import annotations
@@ -12,12 +16,12 @@ import logging
 import threading
 from pathlib import Path
 
-from sqlalchemy import Connection, Engine, inspect, text
+from sqlalchemy import Connection, Engine, inspect, select, text
 from sqlalchemy.schema import SetColumnComment, SetTableComment
 
 from gateway.metering.ledger.chain import adopt
-from gateway.metering.ledger.database import LedgerTooNewError, reading, writing
-from gateway.metering.ledger.schema import schema
+from gateway.metering.ledger.database import LedgerTooNewError, insert, reading, writing
+from gateway.metering.ledger.schema import ledger_state, schema
 
 log = logging.getLogger("florin.metering")
 
@@ -47,7 +51,11 @@ REVISIONS = (
     "0027",
 )
 HEAD = REVISIONS[-1]
-"""The revision that this code requires."""
+"""The revision that this code requires, or one after it that leaves it writing."""
+WRITABLE_SINCE = "0024"
+"""The oldest revision whose code may write to a ledger of HEAD; see above."""
+SINCE = "writable_since"
+"""Where an upgraded ledger says so, in `ledger_state`: as a number."""
 _LOCK = 0x666C6F72  # "flor": PostgreSQL advisory lock, held while a worker migrates
 _ALEMBIC = threading.Lock()
 """Alembic's `context` is global to the process and not thread-safe."""
@@ -55,11 +63,20 @@ _ALEMBIC = threading.Lock()
 
 def migrate(engine: Engine) -> None:
     """Upgrade the database to HEAD in one transaction. One worker migrates and the others wait; on SQLite
-    they wait as long as for any writer.
+    they wait as long as for any writer. A ledger of a newer version that leaves this one writing stays as it
+    is.
 
     Raises LedgerTooNewError, LedgerUnavailableError."""
     with reading(engine) as connection:
-        if revision_of(connection) == HEAD:
+        revision = revision_of(connection)
+        if revision == HEAD:
+            return
+        if revision is not None and revision not in REVISIONS and _writable(connection):
+            log.warning(
+                "Ledger: its schema is %s, of a newer version of Florin, and can be used by this one (%s).",
+                revision,
+                HEAD,
+            )
             return
     with writing(engine) as connection:
         if connection.dialect.name == "postgresql":
@@ -75,6 +92,7 @@ def migrate(engine: Engine) -> None:
         upgrade(connection, HEAD)
         _describe(connection)
         if revision is not None:
+            _leave_writable(connection)
             log.info("Ledger: schema upgraded from %s to %s.", revision, HEAD)
 
 
@@ -84,6 +102,18 @@ def revision_of(connection: Connection) -> str | None:
         return None
     revision: str | None = connection.execute(text("SELECT version_num FROM alembic_version")).scalar()
     return revision
+
+
+def _writable(connection: Connection) -> bool:
+    """Whether the newer version that migrated the database lets this code write to it."""
+    since = select(ledger_state.c.value).where(ledger_state.c.name == SINCE)
+    first: int | None = connection.execute(since).scalar()
+    return first is not None and first <= int(HEAD)
+
+
+def _leave_writable(connection: Connection) -> None:
+    put = insert(connection, ledger_state).values(name=SINCE, value=int(WRITABLE_SINCE))
+    connection.execute(put.on_conflict_do_update(index_elements=["name"], set_={"value": put.excluded.value}))
 
 
 def upgrade(connection: Connection, revision: str) -> None:

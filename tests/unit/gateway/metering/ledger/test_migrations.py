@@ -11,6 +11,7 @@ from sqlalchemy import create_engine, inspect, text
 from gateway.metering.ledger import migrations
 from gateway.metering.ledger.database import LedgerTooNewError, LedgerUnavailableError
 from gateway.metering.ledger.ledger import Ledger
+from gateway.metering.ledger.migrations import __main__ as first_step
 from gateway.metering.ledger.schema import schema
 from tests.unit.gateway.metering.make import record
 
@@ -73,6 +74,76 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(blank_url, monkeyp
     engine.dispose()
     assert ledger.insert([record("f")]).new == 1
     ledger.close()
+
+
+def upgraded_by_a_later_version(ledger, monkeypatch, since):
+    def upgrade(connection, revision):
+        connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+
+    with ledger.read():
+        pass
+    with monkeypatch.context() as later:
+        later.setattr(migrations, "REVISIONS", (*migrations.REVISIONS, "9999"))
+        later.setattr(migrations, "HEAD", "9999")
+        later.setattr(migrations, "WRITABLE_SINCE", since)
+        later.setattr(migrations, "upgrade", upgrade)
+        migrations.migrate(ledger._engine)
+    ledger.close()
+
+
+@pytest.mark.both_databases
+def test_an_upgrade_is_logged_and_gateways_that_it_leaves_writing_start(ledger, monkeypatch, caplog):
+    before = migrations.HEAD
+    with caplog.at_level(logging.INFO, "florin.metering"):
+        upgraded_by_a_later_version(ledger, monkeypatch, before)
+    assert caplog.messages == [f"Ledger: schema upgraded from {before} to 9999."]
+    assert ledger.insert([record()]).new == 1
+    assert f"newer version of Florin, and can be used by this one ({before})" in caplog.text
+
+
+def test_gateways_that_a_later_version_does_not_leave_writing_are_refused(ledger, monkeypatch):
+    upgraded_by_a_later_version(ledger, monkeypatch, "9999")
+    with pytest.raises(LedgerTooNewError):
+        ledger.insert([record()])
+
+
+def shape(connection):
+    """Table → its columns, and whether an insert must name them."""
+    tables = inspect(connection)
+    return {
+        table: {
+            column["name"]: not column["nullable"] and column["default"] is None
+            for column in tables.get_columns(table)
+        }
+        for table in tables.get_table_names()
+    }
+
+
+@pytest.mark.both_databases
+def test_gateways_of_the_oldest_version_that_may_write_know_all_that_they_must(blank_url):
+    engine = create_engine(blank_url)
+    with engine.begin() as connection:
+        migrations.upgrade(connection, migrations.WRITABLE_SINCE)
+        before = shape(connection)
+        migrations.upgrade(connection, migrations.HEAD)
+        after = shape(connection)
+    engine.dispose()
+    for table, columns in before.items():
+        new = after[table].keys() - columns.keys()
+        assert columns.keys() <= after[table].keys(), f"{table} lost columns"
+        assert {name for name in new if after[table][name]} == set()
+
+
+@pytest.mark.parametrize(("version", "status"), [(migrations.HEAD, 0), ("9999", 1), (None, 0)])
+def test_a_pod_begins_unless_it_could_never_write(ledger_url, monkeypatch, version, status):
+    if version:
+        ledger = opened(ledger_url)
+        with ledger.write() as connection:
+            connection.execute(text(f"UPDATE alembic_version SET version_num = '{version}'"))
+        ledger.close()
+    monkeypatch.setattr(first_step, "log_to_stderr", lambda: None)
+    monkeypatch.setenv("FLORIN_LEDGER_URL", ledger_url if version else "sqlite:////proc/none/ledger.db")
+    assert first_step.main() == status
 
 
 def test_logging_is_left_as_it_was(blank_url):

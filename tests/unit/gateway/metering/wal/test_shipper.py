@@ -135,6 +135,16 @@ def test_a_dead_worker_s_log_is_shipped_and_its_open_attempts_closed(shipper, le
     assert result(metrics, "orphaned") == 1
 
 
+def test_what_a_later_version_left_waits_for_it(shipper, ledger, tmp_path, metrics):
+    later = dead_worker(tmp_path, [record("a").line()[:-2] + b',"more":""}\n'], name="a-later")
+    dead_worker(tmp_path, [record("b").line()])
+    for _ in range(2):
+        assert shipper.flush_now(PATIENCE_S)
+    assert outcomes(ledger) == {"b": "ok"}
+    assert later.segments() == [1]
+    assert result(metrics, "damaged") == 0
+
+
 def test_a_line_that_waited_for_its_sync_does_not_outdo_a_later_one(shipper, ledger, tmp_path):
     """A new segment begins with the counts of its moment; what was not synced in the one before follows."""
     now = intent("cut", seq=4, completion_tokens=8, usage_source="engine_partial")
