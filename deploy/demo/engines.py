@@ -34,6 +34,9 @@ from deploy.demo.engine_env import EngineEnv, engine_environ
 from deploy.demo.model import DemoModel
 
 START_TIMEOUT_S = 240.0
+"""In which an engine that starts does nothing."""
+START_CPU_SECONDS = 900.0
+"""Ten times what the processes of an engine take until they are up."""
 STOP_TIMEOUT_S = 10.0
 KILL_TIMEOUT_S = 60.0
 """What SIGKILL takes is up to the kernel, and to how busy the machine is."""
@@ -58,6 +61,21 @@ class EngineOptions:
     """Set explicitly; otherwise the first engine claims most of the memory and the second fails."""
     extra: tuple[str, ...] = ()
     """Additional vLLM flags."""
+
+
+@dataclass(slots=True)
+class Progress:
+    """Of an engine that starts: as long as it computes, it may take as long as the machine needs."""
+
+    cpu_seconds: float = 0.0
+    at: float = 0.0
+
+    def made(self, cpu_seconds: float, now: float) -> bool:
+        """False after START_TIMEOUT_S in which it used less than a second of the processor, and once it used
+        START_CPU_SECONDS, which no start takes."""
+        if cpu_seconds >= self.cpu_seconds + 1:
+            self.cpu_seconds, self.at = cpu_seconds, now
+        return now - self.at <= START_TIMEOUT_S and cpu_seconds <= START_CPU_SECONDS
 
 
 @dataclass(slots=True)
@@ -112,6 +130,15 @@ class DemoEngine:
             with contextlib.suppress(OSError):  # already gone
                 os.setpriority(os.PRIO_PROCESS, task, NICE)
 
+    def cpu_seconds(self) -> float:
+        """Used by all processes of its group that run."""
+        ticks = 0
+        for process in _group(self.pid):
+            with contextlib.suppress(OSError):  # already gone
+                user, system = (process / "stat").read_text().rpartition(")")[2].split()[11:13]
+                ticks += int(user) + int(system)
+        return ticks / os.sysconf("SC_CLK_TCK")
+
     def stop(self) -> None:
         """SIGTERM, a grace period, SIGKILL."""
         if self.alive:
@@ -135,11 +162,18 @@ class DemoEngine:
 
 def _tasks(leader: int) -> Iterator[int]:
     """Threads of a process group's members except the leader's. Linux has a priority per thread."""
-    for process in Path("/proc").glob("[0-9]*"):
-        with contextlib.suppress(OSError):
-            pid = int(process.name)
-            if pid != leader and os.getpgid(pid) == leader:
+    for process in _group(leader):
+        with contextlib.suppress(OSError):  # already gone
+            if process.name != str(leader):
                 yield from (int(task.name) for task in (process / "task").iterdir())
+
+
+def _group(leader: int) -> Iterator[Path]:
+    """The folders in /proc of a process group's members."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):  # already gone
+            if os.getpgid(int(process.name)) == leader:
+                yield process
 
 
 def log_tail(log: Path, lines: int = 25) -> str:
@@ -219,7 +253,7 @@ class Fleet:
     def wait(self, engines: list[DemoEngine], on_progress: Callable[[float], None] = lambda _: None) -> None:
         """Wait until all of `engines` are healthy. Raises EngineStartError."""
         began = time.monotonic()
-        waiting = list(engines)
+        waiting, progress = list(engines), {engine.index: Progress() for engine in engines}
         while waiting := [e for e in waiting if not e.healthy()]:
             seconds = time.monotonic() - began
             for engine in waiting:
@@ -229,9 +263,9 @@ class Fleet:
                         f"Engine {engine.index} exited with status {engine.process.returncode} "
                         f"while starting. The end of {engine.log}:\n{log_tail(engine.log)}"
                     )
-                if seconds > START_TIMEOUT_S:
+                if not progress[engine.index].made(engine.cpu_seconds(), seconds):
                     raise EngineStartError(
-                        f"Engine {engine.index} was not healthy within {START_TIMEOUT_S:.0f} s. "
+                        f"Engine {engine.index} does not become healthy ({seconds:.0f} s). "
                         f"The end of {engine.log}:\n{log_tail(engine.log)}"
                     )
             on_progress(seconds)

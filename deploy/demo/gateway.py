@@ -19,7 +19,7 @@ import httpx2
 from deploy.demo.engine_env import SITE
 from deploy.demo.engines import log_tail
 
-START_TIMEOUT_S = 60.0
+START_TIMEOUT_S = 240.0
 STOP_TIMEOUT_S = 20.0
 ANNOUNCEMENT = "Florin listens on "
 
