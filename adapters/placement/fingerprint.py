@@ -28,17 +28,20 @@ The distance of vectors is that of their directions, from 0 to 2. On an engine w
     an adapter to itself with `B` scaled by 1.001, 0.99, 0.9                   0.0008, 0.008, 0.08
 
 In bfloat16 on a GPU, rounding varies with the batch, and the same model answers in several ways, also alone.
-On one H200 (vLLM 0.26, an 8B-shaped Llama with random weights, 8 contexts; docs/reference/gpu.md):
+On one H200 and one H100 (vLLM 0.26, an 8B-shaped Llama with random weights, 8 contexts;
+docs/reference/gpu.md):
 
     the base model again: mean, and most of all pairs                               0.05, 0.09
-    an adapter again                                                                0.03, 0.07
-    an adapter to itself with `B` scaled by 0.99, 0.9, 0.1        0.09 to 0.12, 0.22 to 0.25, 0.75 to 0.77
-    an adapter to the base, with `B` scaled by 0.1, 1                       0.35 to 0.39, 0.64 to 0.83
+    an adapter again                                                        0.03 and 0.07, 0.11
+    the base model, and adapters, on the other GPU                              up to 0.12, 0.10
+    an adapter to itself with `B` scaled by 0.99, 0.9, 0.1        0.09 to 0.13, 0.22 to 0.27, 0.75 to 0.78
+    an adapter to the base, with `B` scaled by 0.1, 1                       0.34 to 0.39, 0.63 to 0.83
+    an adapter to another                                                                0.48 to 0.60
 
 So the base model is asked BASE_ANSWERS times, and how far its answers are apart is the engine's noise. With
-the answers of that engine, an adapter without effect would be missed in 3 to 7 of 100 cases; with a single
-answer of the base model, in 80. The thresholds are lenient: quarantining a sound version causes an outage,
-while a bad version that passes is no worse than having no verification.
+the answers of either engine, an adapter without effect would be missed in 2 to 3 of 100 cases; with a single
+answer of the base model, in 74 to 79. The thresholds are lenient: quarantining a sound version causes an
+outage, while a bad version that passes is no worse than having no verification.
 """
 
 from __future__ import annotations
@@ -88,7 +91,7 @@ NOISE = 3.0
 at most UNLIKE_ITSELF."""
 UNLIKE_ITSELF = 0.15
 """Beyond this distance from its first answer, a version has different weights or the engine computes them
-wrongly. Twice the most that an adapter's answers were apart on a GPU, and a third of the smallest distance
+wrongly. 1.4 times the most that an adapter's answers were apart on GPUs, and a third of the smallest distance
 seen between two adapters."""
 MOST_UNLIKE = 0.5
 """Upper bound on the limit, however noisy the engine."""

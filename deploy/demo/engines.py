@@ -65,7 +65,7 @@ class EngineOptions:
 
 @dataclass(slots=True)
 class Progress:
-    """Of an engine that starts: as long as it computes, it may take as long as the machine needs."""
+    """An engine that starts may take as long as the machine needs, if it computes."""
 
     cpu_seconds: float = 0.0
     at: float = 0.0

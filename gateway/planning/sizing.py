@@ -104,9 +104,15 @@ def _run(site: Site, workload: Workload, attainment: float) -> Figures | None:
 
 
 def _busy_engines(workload: Workload, hardware: Hardware) -> int:
-    """Engines whose every step would have a full batch and a single adapter: fewer cannot be enough."""
+    """Engines whose every step would have a full batch and a single adapter: fewer cannot be enough. Prompts
+    take least in steps as large as CUDA graphs cover, or as large as they may be."""
     full = hardware.step_seconds(hardware.max_sequences, 1, 0) / hardware.max_sequences
-    seconds = hardware.prompt_token / 1000 * _sum(workload.prompt) + full * _sum(workload.output)
+    alone = hardware.step_seconds(1, 1, 0)
+    prompt_token = min(
+        (hardware.step_seconds(1, 1, tokens) - alone) / tokens
+        for tokens in (hardware.graph_tokens, hardware.budget)
+    )
+    seconds = prompt_token * _sum(workload.prompt) + full * _sum(workload.output)
     return max(1, math.floor(seconds / (float(workload.arrival[-1]) or 1.0)))
 
 

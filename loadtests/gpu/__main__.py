@@ -1,7 +1,7 @@
 """`python -m loadtests.gpu OUT`: measures this machine's GPU. See loadtests/README.md.
 
-Results go to OUT/gpu.json, and both logs beside it. What `--resume` has, by default the committed results, is
-not measured again.
+Results go to OUT/gpu.json, and both logs beside it. What `--resume` has, by default the committed results of
+this GPU, is not measured again.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from adapters.engine_agent.gpus import type_of
 from loadtests.gpu.measure import FILE, machine, measure
-from loadtests.gpu.results import COMMITTED, Results, remaining
+from loadtests.gpu.results import Results, committed, remaining
 from loadtests.gpu.scale import GPU
 from loadtests.gpu.site import EngineProgram, Site
 from loadtests.gpu.stages import STAGES
@@ -32,7 +32,7 @@ def main() -> int:
     parser.add_argument("--seconds", type=float, default=540.0, help="after which nothing runs")
     parser.add_argument("--engine-site", type=Path, help="folder with vLLM, beside this interpreter's torch")
     parser.add_argument("--model", type=Path, required=True, help="the demo's base model, for its tokenizer")
-    parser.add_argument("--resume", type=Path, default=COMMITTED)
+    parser.add_argument("--resume", type=Path)
     parser.add_argument("--only", nargs="+", choices=ALL, default=ALL)
     options = parser.parse_args()
     deadline = time.monotonic() + options.seconds
@@ -41,9 +41,11 @@ def main() -> int:
     if facts["gpu"] == "none":
         print("NVML finds no GPU. The dry run on the CPU is a test: tests/engine/test_gpu_kit.py.")
         return 1
-    program = EngineProgram(program.python, program.site, type_of(facts["gpu"]), {})
+    gpu = type_of(facts["gpu"])
+    program = EngineProgram(program.python, program.site, gpu, {})
     here = options.out / FILE
-    results = Results.read(here if here.exists() else options.resume)
+    resumed = here if here.exists() else options.resume
+    results = Results.read(resumed) if resumed else committed(gpu.casefold())
     options.out.mkdir(parents=True, exist_ok=True)
     stages = [stage for stage in STAGES if stage.name in options.only]
     names = [stage.name for stage in stages]

@@ -1,5 +1,5 @@
-"""`python -m loadtests.gpu.constants`: fits the constants of the simulator's measured engine, with which the
-scheduler begins, to the committed results, and writes them. What was not measured stays as it is.
+"""`python -m loadtests.gpu.constants`: fits the constants of the simulator's engine models, with one of which
+the scheduler begins, to the committed results, and writes them.
 """
 
 from __future__ import annotations
@@ -15,38 +15,21 @@ from typing import Any, Final
 import numpy as np
 
 from adapters.placement.scheduling import figures
-from adapters.placement.scheduling.figures import H200, Figure
-from gateway.planning.simulator.hardware import LARGE
+from adapters.placement.scheduling.figures import ENGINE_MODELS
+from gateway.planning.simulator.hardware import LARGE, Hardware
 from loadtests.gpu import summaries
-from loadtests.gpu.results import COMMITTED, Results
+from loadtests.gpu.results import Results, committed
 
 FILE: Final = Path(figures.__file__)
-_MARK = "H200: Final[Mapping[str, Figure]] = {\n"
 _KV_CACHE = re.compile(r'kv_cache_size_tokens="(\d+)"')
 Values = dict[str, float]
 
 
-def measured(results: Results) -> dict[str, Figure]:
-    """The constants that the results determine. Empty for a dry run."""
-    if any(run["gpu"] == "none" for run in results.runs):
-        return {}
+def measured(results: Results) -> Values:
+    """The constants that the results determine."""
     steps = _steps(results)
-    stages = {
-        "load_times": _loads(results),
-        "latency": steps,
-        "prompts": _prompts(results, steps),
-        "engine": _memory(results),
-    }
-    return {
-        name: Figure(round(value, 4), *_source(results, stage))
-        for stage, values in stages.items()
-        for name, value in values.items()
-    }
-
-
-def _source(results: Results, stage: str) -> tuple[str, str]:
-    run = results.run_of(stage)
-    return f"{run['gpu']}, vLLM {run['engine']}, 8B-shaped Llama", run["at"][:10]
+    values = steps | _prompts(results, steps) | _loads(results) | _memory(results)
+    return {name: round(value, 4) for name, value in values.items()}
 
 
 def _fit(columns: Mapping[str, Any], milliseconds: Any, weights: Any) -> Values:
@@ -111,30 +94,23 @@ def _memory(results: Results) -> Values:
     if not caches:
         return {}
     scale = results.run_of("engine")["scale"]
-    slot = H200["slot_tokens"].value + H200["slot_tokens_per_rank"].value * scale["ranks"][-1]
-    return {"kv_tokens": int(caches[0][1]) + scale["slots"] * slot}
+    taken = -Hardware(kv_tokens=0).kv_left(scale["slots"], scale["ranks"][-1])
+    return {"kv_tokens": int(caches[0][1]) + taken}
 
 
-def rendered(constants: Mapping[str, Figure]) -> str:
-    """The file's text with these constants."""
-    head, mark, rest = FILE.read_text().partition(_MARK)
-    rows = "".join(
-        f"    {json.dumps(name)}: Figure({f.value!r}, {_quoted(f.source)}, {json.dumps(f.date)}),\n"
-        for name, f in constants.items()
-    )
-    _, end, tail = rest.partition("}\n")
-    return f"{head}{mark}{rows}{end}{tail}"
-
-
-def _quoted(source: str) -> str:
-    shared = {name: getattr(figures, name) for name in ("PUBLISHED", "DEFAULTS", "LINEAR")}
-    return next((name for name, text in shared.items() if text == source), json.dumps(source))
+def rendered(tables: Mapping[str, Values]) -> str:
+    """The file's text with these constants, by engine model."""
+    text = FILE.read_text()
+    for model, constants in tables.items():
+        head, mark, rest = text.partition(f"{model.upper()}: Final[Mapping[str, float]] = {{\n")
+        _, end, tail = rest.partition("}\n")
+        rows = "".join(f"    {json.dumps(name)}: {value!r},\n" for name, value in constants.items())
+        text = f"{head}{mark}{rows}{end}{tail}"
+    return text
 
 
 def main() -> int:
-    constants = measured(Results.read(COMMITTED))
-    FILE.write_text(rendered({name: constants.get(name, figure) for name, figure in H200.items()}))
-    print(f"{len(constants)} of {len(H200)} constants are measured.")
+    FILE.write_text(rendered({model: measured(committed(model)) for model in ENGINE_MODELS}))
     return 0
 
 

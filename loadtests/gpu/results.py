@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
-COMMITTED = Path(__file__).with_name("measured.json")
+COMMITTED = Path(__file__).with_name("measured")
+"""One file a GPU, named after the engine model that is fitted to it."""
 Status = Literal["complete", "cut", "failed"]
 
 
@@ -53,6 +54,10 @@ class Results:
         """The machine and versions of a stage that was measured."""
         run: dict[str, Any] = self.runs[self.stages[stage].run]
         return run
+
+
+def committed(model: str) -> Results:
+    return Results.read(COMMITTED / f"{model}.json")
 
 
 def continues(earlier: Results, machine: dict[str, Any]) -> bool:

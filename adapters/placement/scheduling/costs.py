@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from adapters.placement.scheduling.figures import H200, SCHEDULER
 
-STALL = SCHEDULER["stall"].value
+STALL = SCHEDULER["stall"]
 """Fraction of a load's time charged for each request in flight: a load stops the whole engine."""
 
 
@@ -17,28 +17,28 @@ STALL = SCHEDULER["stall"].value
 class EngineCosts:
     """Mutable: `LearnedCosts` adapts the figures to the engine."""
 
-    per_request: float = SCHEDULER["per_request"].value
+    per_request: float = SCHEDULER["per_request"]
     """For each request already running or waiting there."""
-    per_prompt_token: float = SCHEDULER["per_prompt_token"].value
+    per_prompt_token: float = SCHEDULER["per_prompt_token"]
     """For each prompt token sent there whose answer has not started."""
-    distinct: float = SCHEDULER["distinct_in_flight"].value
+    distinct: float = SCHEDULER["distinct_in_flight"]
     """For one more distinct adapter in flight, times the fraction of the engine's slots then in use."""
-    activate: float = H200["activate"].value
+    activate: float = H200["activate"]
     """Copy an adapter from CPU memory into a GPU slot."""
-    load_base: float = H200["load"].value
-    load_per_rank: float = H200["load_per_rank"].value
+    load_base: float = H200["load"]
+    load_per_rank: float = H200["load_per_rank"]
     """Load from disk: `load_base + load_per_rank * rank`."""
-    evict: float = SCHEDULER["evict"].value
+    evict: float = SCHEDULER["evict"]
     """The engine's memory is full, so that another version must go and may have to be loaded again."""
-    wait_for_slot: float = SCHEDULER["wait_for_slot"].value
+    wait_for_slot: float = SCHEDULER["wait_for_slot"]
     """Every slot is in use, so that the running answers of some adapter must end before another gets its
     turn."""
 
     @classmethod
     def merged(cls) -> EngineCosts:
         """The prior of an engine into whose weights a version is merged: LoRA's kernels do not run there."""
-        plain, lora = H200["step_per_sequence"].value, H200["lora_per_sequence"].value
-        return cls(per_request=SCHEDULER["per_request"].value * plain / (plain + lora))
+        plain, lora = H200["step_per_sequence"], H200["lora_per_sequence"]
+        return cls(per_request=SCHEDULER["per_request"] * plain / (plain + lora))
 
     def load(self, rank: int) -> float:
         """Milliseconds to load an adapter of this rank from disk."""

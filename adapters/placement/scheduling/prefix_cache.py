@@ -20,7 +20,7 @@ WEIGHT: Final = 0.1
 """The latest answer's."""
 SAVED: Final = 0.75
 """Part of a prompt token's time that a cached one saves. On an H200, a computed token of an 8B Llama takes
-31 µs and a cached one 8: `loadtests/gpu/measured.json`."""
+31 µs and a cached one 8, on an H100 29 and 4: docs/reference/gpu.md."""
 
 
 class Seen(NamedTuple):

@@ -47,7 +47,7 @@ WORKLOADS = (
     "mixed",
 )
 ENGINE_MODEL = "h100"
-"""Not the one that Florin measured: `--speed` and the price book's speedups stay relative to an H100."""
+"""`--speed` and the price book's speedups are relative to an H100 unless stated otherwise."""
 
 
 @dataclass(frozen=True, slots=True)

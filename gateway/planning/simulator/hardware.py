@@ -16,36 +16,36 @@ class Hardware:
     """Milliseconds and tokens. `python -m loadtests.sim fit` shows how well each of ENGINE_MODELS fits what
     was measured; the defaults are those of MEASURED."""
 
-    step: float = H200["step"].value
+    step: float = H200["step"]
     """A decoding step of one sequence: reading the weights."""
-    step_per_sequence: float = H200["step_per_sequence"].value
-    lora: float = H200["lora"].value
+    step_per_sequence: float = H200["step_per_sequence"]
+    lora: float = H200["lora"]
     """More for a step as soon as one sequence has an adapter."""
-    lora_per_sequence: float = H200["lora_per_sequence"].value
-    distinct: float = H200["distinct"].value
-    """Times (distinct adapters - 1) to the power of `distinct_power`."""
-    distinct_large: float = H200["distinct_large"].value
+    lora_per_sequence: float = H200["lora_per_sequence"]
+    distinct: float = H200["distinct"]
+    """More for each further adapter."""
+    distinct_large: float = H200["distinct_large"]
     """The same in a step of LARGE tokens or more."""
-    distinct_power: float = H200["distinct_power"].value
-    prompt: float = H200["prompt"].value
+    prompt: float = H200["prompt"]
     """More for a step with prompts, whatever their length."""
-    prompt_token: float = H200["prompt_token"].value
-    graph_tokens: float = H200["graph_tokens"].value
-    """Tokens in the largest step that CUDA graphs cover."""
-    launch: float = H200["launch"].value
+    prompt_token: float = H200["prompt_token"]
+    graph_tokens: int = 512
+    """Tokens in the largest step that CUDA graphs cover: vLLM's default."""
+    launch: float = H200["launch"]
     """More for a larger step, whose kernels are launched one by one."""
-    lora_launch: float = H200["lora_launch"].value
+    lora_launch: float = H200["lora_launch"]
     """More again if one sequence has an adapter."""
-    activate: float = H200["activate"].value
+    activate: float = H200["activate"]
     """Copy an adapter from CPU memory to a GPU slot."""
-    load: float = H200["load"].value
-    load_per_rank: float = H200["load_per_rank"].value
+    load: float = H200["load"]
+    load_per_rank: float = H200["load_per_rank"]
     """Read an adapter from disk: `load + load_per_rank * rank`. The whole engine waits."""
-    kv_tokens: float = H200["kv_tokens"].value
+    kv_tokens: float = H200["kv_tokens"]
     """Tokens of KV cache without LoRA."""
-    slot_tokens: float = H200["slot_tokens"].value
-    slot_tokens_per_rank: float = H200["slot_tokens_per_rank"].value
-    """Tokens of KV cache that each slot takes away."""
+    slot_tokens: int = 50
+    slot_tokens_per_rank: int = 44
+    """Tokens of KV cache that each slot takes away: fitted to public measurements of vLLM 0.8.5 with
+    Llama-3.1-8B."""
     budget: int = 2048
     """Tokens in a step: decoding sequences first, prompts in chunks with what is left."""
     max_sequences: int = 384
@@ -53,8 +53,7 @@ class Hardware:
     @classmethod
     def of(cls, model: str = MEASURED, **changes: Any) -> Self:
         """That of an engine model, by name. Raises KeyError."""
-        figures = {name: figure.value for name, figure in ENGINE_MODELS[model].figures.items()}
-        return cls(**(figures | changes))
+        return cls(**{**ENGINE_MODELS[model].figures, **changes})
 
     def step_seconds(self, sequences: int, adapters: int, prompt_tokens: int) -> float:
         ms = self.step + self.step_per_sequence * sequences
@@ -67,7 +66,7 @@ class Hardware:
         if adapters:
             ms += self.lora + self.lora_per_sequence * sequences
             distinct = self.distinct if tokens < LARGE else self.distinct_large
-            ms += distinct * (adapters - 1) ** self.distinct_power
+            ms += distinct * (adapters - 1)
             if launched:
                 ms += self.lora_launch
         return ms / 1000

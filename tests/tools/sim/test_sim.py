@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from adapters.placement.scheduling.figures import ENGINE_MODELS
 from gateway.planning.simulator.course_figures import figures
 from gateway.planning.simulator.engine_model import EngineModel
 from gateway.planning.simulator.event_queue import Events
@@ -236,10 +237,10 @@ def test_cancelled_requests_leave_nothing_behind():
     assert model._kv_free == HARDWARE.kv_left(1, 16)
 
 
-@pytest.mark.parametrize(("model", "points"), [("h100", 19), ("h200", 56)])
-def test_the_models_err_by_no_more_than_stated(model, points):
+@pytest.mark.parametrize("model", ENGINE_MODELS)
+def test_the_models_err_by_no_more_than_stated(model):
     fitted = fit(model)
-    assert len(fitted) == points
+    assert len(fitted) == 56
     assert {f.point.what: f.error for f in fitted if abs(f.error) > f.point.stated} == {}
 
 

@@ -66,5 +66,5 @@ def test_the_fit_is_shown_and_written(tmp_path):
     result = CliRunner().invoke(app, ["fit", "--engine-model", "h100", "--json", str(file)])
     assert result.exit_code == 0, result.output
     rows = orjson.loads(file.read_bytes())
-    assert "inter-token latency, batch 220, 96 adapters" in result.output
+    assert "inter-token latency, batch 128, 16 adapters" in result.output
     assert all(abs(row["error"]) <= row["stated"] for row in rows)

@@ -11,7 +11,7 @@ from gateway.planning.simulator.workloads import FLOOD_BEGINS, FLOOD_SECONDS, TE
 from loadtests.sim.contestants import contestant
 from loadtests.sim.fairness import FLOODER, backlog, both, flood, served_of
 
-SITE = Site(engines=2, slots=16, hardware=Hardware.of("h100", max_sequences=32))
+SITE = Site(engines=2, slots=16, hardware=Hardware.of("h100", max_sequences=24))
 WAIT = contestant("cost+wait")
 RATE, TOO_MUCH = 5.0, 20.0
 

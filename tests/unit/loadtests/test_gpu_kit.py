@@ -11,12 +11,12 @@ from typing import Any, Self
 import pytest
 from safetensors import safe_open
 
-from adapters.placement.scheduling.figures import H200
+from adapters.placement.scheduling.figures import ENGINE_MODELS, H200
 from gateway.planning.simulator.hardware import Hardware
 from loadtests.gpu import constants, pieces, wheels
 from loadtests.gpu.measure import FILE, measure
-from loadtests.gpu.page import CONCLUSIONS, NOT_YET, rendered
-from loadtests.gpu.results import COMMITTED, Measured, Results, continues
+from loadtests.gpu.page import CONCLUSIONS, NOT_YET, page, rendered
+from loadtests.gpu.results import Measured, Results, committed, continues
 from loadtests.gpu.scale import CPU
 from loadtests.gpu.shapes import TINY, write_adapter
 from loadtests.gpu.stages import Stage
@@ -188,30 +188,40 @@ def test_constants_are_those_of_the_engine_that_was_measured():
         kv_tokens=500_000,
     )  # fmt: skip
     fitted = constants.measured(results_of(hardware))
-    for name, figure in fitted.items():
-        assert figure.value == pytest.approx(getattr(hardware, name), rel=1e-3), name
-        assert (figure.date, "NVIDIA H100, vLLM 0.26.0" in figure.source) == ("2026-12-01", True)
-    assert len(fitted) == 14
-    assert fitted.keys() <= H200.keys()
-    assert constants.measured(Results([MACHINE | {"gpu": "none"}], results_of(hardware).stages)) == {}
+    assert fitted.keys() == H200.keys()
+    for name, value in fitted.items():
+        assert value == pytest.approx(getattr(hardware, name), rel=1e-3), name
 
 
 def test_the_file_of_constants_is_what_the_committed_results_come_to():
-    figures = H200 | constants.measured(Results.read(COMMITTED))
-    assert constants.rendered(figures) == constants.FILE.read_text()
+    fitted = {model: constants.measured(committed(model)) for model in ENGINE_MODELS}
+    assert constants.rendered(fitted) == constants.FILE.read_text()
 
 
 def test_the_page_says_what_is_not_measured():
-    assert rendered(Results()).count(NOT_YET) == 13
+    assert rendered({"H100": Results()}).count(NOT_YET) == 13
     partly = results_of(Hardware(load=46, load_per_rank=3, activate=7))
     partly.stages["latency"].status, partly.stages["latency"].error = "cut", "cut off after 90 s"
-    text = rendered(partly)
+    text = rendered({"H100": partly})
     assert text.count(NOT_YET) == 9
     assert "| 8 | 1.0 | 70.0 | 1.0 | 7.0 | 3 |" in text
-    assert "This measurement was cut off: `cut off after 90 s`" in text
+    assert "On the H100, this measurement was cut off: `cut off after 90 s`" in text
+
+
+def test_the_page_shows_two_gpus_side_by_side():
+    first, second = (
+        results_of(Hardware(load=46, load_per_rank=3)),
+        results_of(Hardware(load=40, load_per_rank=3)),
+    )
+    del second.stages["prompts"]
+    second.stages["load_times"].rounds = [r for r in second.rounds("load_times") if r["rank"] != 64]
+    text = rendered({"H200": first, "H100": second})
+    assert "| 8 | 1.0 | 70.0 / 64.0 | 1.0 | 15.5 | 3 |" in text
+    assert "| 64 | 1.0 | 238.0 / none | 1.0 / none |" in text
+    assert text.count("On the H200 only.") == 1
 
 
 def test_conclusions_are_those_of_the_run_that_is_shown():
     words = CONCLUSIONS.read_text().strip()
-    assert words in rendered(Results.read(COMMITTED))
-    assert words not in rendered(results_of(Hardware()))
+    assert words in page()
+    assert words not in rendered({"H200": results_of(Hardware())})

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections import defaultdict
 from dataclasses import replace
+from itertools import product
 
 import pytest
 
@@ -28,7 +29,8 @@ from adapters.placement.fingerprint import (
     parse,
     request,
 )
-from loadtests.gpu.results import COMMITTED, Results
+from adapters.placement.scheduling.figures import ENGINE_MODELS
+from loadtests.gpu.results import committed
 
 COUNT = len(CONTEXTS) * TOP
 
@@ -214,16 +216,20 @@ def test_more_cached_tokens_than_tokens_are_all_of_them():
     assert parse(sent).cached_tokens == 60
 
 
-# -- with the answers of a GPU
+# -- with the answers of GPUs
 
 
-@pytest.fixture(scope="module")
-def recorded() -> dict[str, list[ProbeAnswer]]:
+def answers_of(gpu: str) -> dict[str, list[ProbeAnswer]]:
     """Answers of one engine in bfloat16, by model."""
     answers = defaultdict(list)
-    for each in Results.read(COMMITTED).rounds("fingerprints"):
+    for each in committed(gpu).rounds("fingerprints"):
         answers[each["model"]].append(ProbeAnswer(tuple(each["texts"]), tuple(each["logprobs"])))
     return answers
+
+
+@pytest.fixture(scope="module", params=ENGINE_MODELS)
+def recorded(request: pytest.FixtureRequest) -> dict[str, list[ProbeAnswer]]:
+    return answers_of(request.param)
 
 
 def drawn(recorded, number: int = 500):
@@ -257,3 +263,12 @@ def test_in_bfloat16_sound_adapters_stay_sound_and_wrong_ones_do_not(recorded):
         for name in ("adapter 0, B times 0.1", "adapter 1", "adapter 2"):
             result = judge(recorded[name][0], base=base, first=itself[0], first_base=first_base).result
             assert result is Similarity.UNLIKE_ITSELF
+
+
+@pytest.mark.parametrize(("first_on", "now_on"), [("h200", "h100"), ("h100", "h200")])
+def test_in_bfloat16_a_sound_adapter_stays_sound_on_another_type_of_gpu(first_on: str, now_on: str):
+    """The same weights on both."""
+    before, now = answers_of(first_on), answers_of(now_on)
+    for (base, _), first_base in product(drawn(now, 2), before["base"]):
+        for first, answer in product(before["adapter 0"], now["adapter 0"]):
+            assert judge(answer, base=base, first=first, first_base=first_base).result is Similarity.SOUND

@@ -77,7 +77,7 @@ def test_people_read_a_table_and_what_it_does_not_say(florin):
     assert lines[0].split()[:3] == ["gpu", "slots", "engines"]
     assert "cheapest" in lines[1]
     assert sum("misses the objectives" in line for line in lines) == 2
-    assert "Llama-3.1-8B on one H100" in done.stderr
+    assert "8B-shaped Llama on one H100" in done.stderr
     assert "KV cache of L4 " in done.stderr
 
 

@@ -49,6 +49,11 @@ def test_the_answer_is_enough_and_one_engine_less_is_not():
     assert figures(course, fewer).attainment < GOAL.attainment
 
 
+def test_a_slow_gpu_is_offered_as_many_engines_as_its_prompts_take():
+    site = replace(SITE, hardware=hardware_of("h100", 0.2, None))
+    assert size(site, [TRAFFIC.made(30, seed=1)], GOAL) is not None
+
+
 def test_a_gpu_too_slow_for_the_objective_gets_no_number_of_engines():
     site = replace(SITE, hardware=hardware_of("h100", 0.02, None))
     assert size(site, [TRAFFIC.made(30, seed=1)], GOAL) is None
