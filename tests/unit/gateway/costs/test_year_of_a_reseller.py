@@ -267,6 +267,9 @@ async def files_sum_to_statements(client, client_for, month, statements):
         stated = own["amount_cents"] + manual
         rows = [row for row in charges if row["tenant"] == tenant]
         assert sum(outsider.Fraction(row["amount"]) for row in rows) == outsider.Fraction(stated, 100), tenant
+        for row in filter(lambda row: row["quantity"], rows):
+            exact = outsider.Fraction(row["quantity"]) * outsider.Fraction(row["unit_price"])
+            assert abs(exact - outsider.Fraction(row["amount"])) < outsider.Fraction(1, 100), row
         if not LONG and int(tenant[1:]) % 4:
             continue
         async with client_for(Role.TENANT, tenant) as customer:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from sqlalchemy import delete, func, insert, select, update
@@ -16,7 +17,9 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.rollups.rollup import imbalance, roll
 from gateway.costs.verification.verify import verify
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import (
+    calibrations,
     dirty_hours,
     engine_hours,
     period_tenants,
@@ -24,7 +27,7 @@ from gateway.metering.ledger.schema import (
     rollups,
 )
 from gateway.units import HOUR
-from tests.support.ledger_rows import price
+from tests.support.ledger_rows import calibration, price, put
 from tests.unit.gateway.costs.month import DECEMBER, JANUARY, NOVEMBER, OCTOBER, fill, span
 from tests.unit.gateway.costs.month import records as some_records
 from tests.unit.gateway.metering.make import record
@@ -82,6 +85,10 @@ def test_closing_again_says_so_and_changes_nothing(ledger):
         assert again == {**first, "already": True}
     with pytest.raises(ClosingError, match="was closed with policy even"):
         shut(ledger, "2026-10", policy="none")
+    fixed = shut(ledger, "2026-11", policy="fixed", shares={"acme": 3, "bolt": 1})
+    assert shut(ledger, "2026-11", policy="fixed", shares={"bolt": 1, "acme": 3})["root"] == fixed["root"]
+    with pytest.raises(ClosingError, match="was closed with"):
+        shut(ledger, "2026-11", policy="fixed", shares={"acme": 1, "bolt": 3})
 
 
 @pytest.mark.parametrize(
@@ -248,6 +255,26 @@ def test_the_root_is_the_same_in_any_order_of_arrival_and_on_any_database(ledger
     assert roots[0] == roots[1]
 
 
+def test_who_closes_at_once_does_the_same(ledger_url):
+    ledgers = [Ledger(ledger_url) for _ in range(3)]
+    fill(ledgers[0])
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda at: shut(at, "2026-10"), ledgers))
+    assert len({row["root"] for row in made}) == 1
+    all_right(ledgers[0])
+    for at in ledgers:
+        at.close()
+
+
+def test_a_month_whose_weights_were_measured_closes_and_says_which(ledger):
+    fill(ledger)
+    put(ledger, calibrations, calibration(id=5, prefill_ps=10**8))
+    document = json.loads(shut(ledger, "2026-10", policy="proportional")["document"])
+    assert [made["prefill_ps"] for made in document["terms"]["calibrations"]] == [10**8]
+    assert "headroom" in document["summary"]["totals"]["buckets"]
+    all_right(ledger)
+
+
 def test_a_closed_month_s_rows_stay_while_a_price_or_nothing_at_all_changes(ledger):
     fill(ledger)
     shut(ledger, "2026-10")
@@ -283,8 +310,11 @@ def test_a_correction_that_is_not_priced_for_good_yet_has_the_rate_of_what_it_co
 
 def test_by_force_within_the_hour(ledger):
     fill(ledger)
+    ledger.insert([record("future", dispatched=DECEMBER + HOUR, ended=DECEMBER + 2 * HOUR)])
     shut(ledger, "2026-10")
-    assert shut(ledger, "2026-11", now=DECEMBER, force=True)["state"] == "closed"
+    november = shut(ledger, "2026-11", now=DECEMBER, force=True)
+    assert (november["state"], november["records"]) == ("closed", 60)
+    assert shut(ledger, "2026-12", now=JANUARY + GRACE)["records"] == 1
 
 
 def test_an_empty_month_can_be_closed(ledger):

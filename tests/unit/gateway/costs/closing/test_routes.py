@@ -8,8 +8,10 @@ from sqlalchemy import update
 from gateway.costs.closing import operations as closing
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.proofs.proof import verify_proof
-from gateway.metering.ledger.schema import periods, usage_records
+from gateway.costs.reports.closed_months import close_watched, progress_of
+from gateway.metering.ledger.schema import periods, prices, snapshots, usage_records
 from gateway.tenants.directory import Role
+from tests.support.ledger_rows import put
 from tests.support.paging import pages_of
 from tests.unit.gateway.costs.month import DECEMBER, fill
 
@@ -130,10 +132,56 @@ async def test_a_long_verification_is_kept_alive(ask, looks):
     assert (answer.text[0], answer.json()["ok"]) == (" ", True)
 
 
+async def test_a_long_verification_that_fails_says_so(ask, looks):
+    [failed] = (await ask(f"{NOVEMBER}/verify")).json()["checks"]
+    assert failed == {"name": "ledger", "ok": False, "detail": "2026-11 is not closed."}
+
+
 async def test_a_long_closing_is_202_until_it_is_done_and_who_asks_again_joins(ask, looks):
     answers = [await ask(f"{NOVEMBER}/close", {}) for _ in range(3)]
     assert [answer.status_code for answer in answers] == [202, 202, 200]
     assert len(set(looks)) == 1
+
+
+async def test_while_another_worker_closes_this_one_waits(ask, installed, monkeypatch):
+    monkeypatch.setattr(closing, "ANSWER_SECONDS", 0.0)
+    far = '{"doing": "records", "done": 5, "of": 60}'
+    put(installed.ledger, snapshots, {"name": "closing 2026-11", "at": DECEMBER + GRACE, "document": far})
+    waiting = await ask(f"{NOVEMBER}/close", {})
+    assert (waiting.status_code, waiting.json()["state"]) == (202, "open")
+    monkeypatch.undo()
+    with installed.ledger.write() as connection:  # it has died meanwhile
+        connection.execute(update(snapshots).values(at=DECEMBER))
+    assert (await ask(f"{NOVEMBER}/close", {})).json()["state"] == "closed"
+
+
+def test_how_far_a_closing_is_can_be_seen_while_it_runs(ledger_with, monkeypatch):
+    ledger, seen = ledger_with(october_closed), []
+
+    def fake(ledger, of, *, progress, **terms):
+        progress("records", 5, 60)
+        seen.append(progress_of(ledger, of, terms["now"]))
+        return {"already": False}
+
+    monkeypatch.setattr("gateway.costs.reports.closed_months.close", fake)
+    monkeypatch.setattr("gateway.costs.reports.closed_months.time.time_ns", lambda: DECEMBER * 1000)
+    assert close_watched(ledger, "2026-11", now=DECEMBER) is False
+    assert seen == [{"doing": "records", "done": 5, "of": 60}]
+    assert progress_of(ledger, "2026-11", DECEMBER) is None
+
+
+async def test_shares_sum_as_stated_and_a_missing_price_is_named(ask, installed):
+    terms = {"policy": "fixed", "shares": {"acme": 60, "bolt": 30}, "shares_total": 100}
+    percent = {"policy": "fixed", "shares": "acme=60%,bolt=30%"}
+    for short in (await ask(f"{NOVEMBER}/close", terms), await ask(f"{NOVEMBER}/preview", **percent)):
+        assert short.json()["error"]["message"] == "shares: they sum to 90 %, not to 100 %."
+    terms["shares"]["new"] = 10  # a tenant without usage
+    with installed.ledger.write() as connection:
+        connection.execute(prices.delete().where(prices.c.gpu_type == "L40"))
+    error = (await ask(f"{NOVEMBER}/close", terms)).json()["error"]
+    assert (error["code"], "L40" in error["message"]) == ("missing_price", True)
+    closed = (await ask(f"{NOVEMBER}/close", terms | {"allow_missing_prices": True})).json()
+    assert (closed["missing_prices"], closed["shares"]) == (["L40 on_demand"], terms["shares"])
 
 
 REFUSED = (

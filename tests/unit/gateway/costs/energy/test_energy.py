@@ -89,6 +89,7 @@ def test_each_day_has_the_figures_of_its_time_and_region(ledger):
 
 def test_what_is_not_stated_is_named_and_not_taken_for_nothing(ledger):
     power(ledger)
+    power(ledger, "L40", valid_from=OCTOBER.start + DAY)
     write(
         ledger,
         row(FIRST),

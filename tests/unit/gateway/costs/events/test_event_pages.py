@@ -59,7 +59,10 @@ def test_what_nobody_pays_for_is_no_event_and_old_records_can_be_left_out(ledger
 def test_an_event_has_the_tokens_that_are_billed(ledger):
     counts = {"prompt_tokens": 10, "cached_tokens": 4, "completion_tokens": 7}
     of = {**counts, "dispatched": T, "ended": T + 1}
-    ledger.insert([record("a", **of), record("b", **of, outcome=Outcome.RESUMED.value)])
+    labels = {"end_user": "u1", "tag": "nightly", "cost_centre": "sales"}
+    resumed = record("b", **of, **labels, key_id="k1", outcome=Outcome.RESUMED.value)
+    assert everything(ledger) == ([], None)
+    ledger.insert([record("a", **of), resumed])
     by_request = {event["data"]["request_id"]: event for event in everything(ledger)[0]}
     event = by_request["a"]
     envelope = {"specversion": "1.0", "source": SOURCE, "type": "florin.usage", "subject": "acme"}
@@ -68,6 +71,7 @@ def test_an_event_has_the_tokens_that_are_billed(ledger):
     assert [event["data"][name] for name in tokens] == [10, 4, 7]
     assert [event["data"][name] for name in ("end_user", "tag", "cost_centre")] == [None, None, None]
     assert [by_request["b"]["data"][name] for name in tokens] == [0, 0, 7]  # its prompt was billed before
+    assert by_request["b"]["data"].items() >= {"key": "k1", **labels}.items()
 
 
 EVENT = {

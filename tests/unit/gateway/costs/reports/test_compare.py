@@ -10,7 +10,9 @@ from gateway.costs.reports.compare import (
     Mix,
     Offer,
     Stated,
+    Used,
     compare,
+    demand,
     speed,
     work,
 )
@@ -64,6 +66,28 @@ def test_without_weights_of_both_a_speed_is_as_stated(known):
     found = speed("H100", "A100", MIX, known, stated("H100", "2.5", "A100"))
     assert (found.value, found.how, found.source) == (Fraction("2.5"), "stated", "a blog")
     assert speed("H100", "A100", MIX, known, {}).how == "unknown"
+
+
+def test_speeds_stated_relative_to_another_gpu():
+    said = stated("H100", 5, "V100", "one") | stated("A100", 2, "V100", "two")
+    found = speed("H100", "A100", MIX, [], said)
+    assert (found.value, found.source) == (Fraction(5, 2), "one, two")
+    assert speed("V100", "A100", MIX, [], said).value == Fraction(1, 2)
+    assert speed("H100", "A100", MIX, [], stated("H100", 5, "V100")).value is None
+
+
+def test_the_work_is_in_hours_of_the_reference():
+    hours = (("A100", 10, 4), ("H100", 2, 1), ("TPU", 100, 100))
+    used = [Used(gpu_type, Fraction(all_), Fraction(busy), MIX) for gpu_type, all_, busy in hours]
+    found = demand(used, "A100", [], stated("H100", "2.5", "A100"))
+    assert found == Demand(Fraction("6.5"), Fraction(15), ("TPU",), (Mix("base", 200, 100, 400),))
+
+
+def test_a_discount_is_relative_to_on_demand_in_the_same_region():
+    rates = (("eu", "on_demand", 10), ("eu", "spot", 1), ("us", "spot", 2))
+    offers = [Offer("H100", region, purchase, Fraction(rate)) for region, purchase, rate in rates]
+    found = compare(Demand(Fraction(1), Fraction(1), (), MIX), offers, "H100", [], {}, Fraction(100))
+    assert [row.discount for row in found] == [Fraction(9, 10), None, None]
 
 
 def test_an_unknown_speed_is_no_guess_and_comes_last():

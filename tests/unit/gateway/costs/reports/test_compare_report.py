@@ -48,7 +48,7 @@ def october(ledger):
             completion_tokens=300),
         row(FIRST + 1, gpu_type="A100", bucket="retry_waste", nano_gpu_hours=10**9, prompt_tokens=0,
             completion_tokens=0),
-        row(FIRST + 1, gpu_type="A100", bucket="idle", nano_gpu_hours=5 * 10**9),
+        row(FIRST + 1, gpu_type="a100", bucket="idle", nano_gpu_hours=5 * 10**9),
         row(FIRST, gpu_type="", engine="", bucket="rejected", nano_gpu_hours=0, prompt_tokens=0,
             completion_tokens=0),
     )  # fmt: skip  # as they are declared
@@ -61,8 +61,12 @@ def rows(found):
 
 
 def test_golden(october):
-    price(october, "H100", 5, speedup_millis=2500, speedup_reference="A100", speedup_source="a blog")
+    """At the month's last rates, or today's where it had none."""
+    fast = {"speedup_millis": 2500, "speedup_reference": "A100", "speedup_source": "a blog"}
+    price(october, "H100", 5, valid_from=NOW, **fast)
+    price(october, "A100", 6, valid_from=month_of("2026-11").start)
     price(october, "L40", 1, speedup_millis=500, speedup_reference="A100")
+    price(october, "L40", 9, valid_from=NOW + 1, **fast)
     price(october, "L40", 0.1, purchase="spot")
     found = compare_month(october, "2026-10", now=NOW)
     assert (found["reference"], found["currency"], found["actual"]["cost"]) == ("A100", "USD", "40.00")
@@ -86,6 +90,9 @@ def test_golden(october):
     assert (h100["effective_rate"], h100["busy_cost"], h100["loaded_cost"]) == ("2.00", "10.00", "20.00")
     spot = rows(found)["L40", "spot"]
     assert (spot["discount"], spot["loaded_gpu_hours"], spot["loaded_cost"]) == ("0.90", "20.00", "2.00")
+    alone = compare_month(october, "2026-10", gpu_types=["h100"], reference="h100", now=NOW)
+    assert [(r["gpu_type"], r["loaded_cost"]) for r in alone["rows"]] == [("H100", "20.00")]
+    assert alone["work"]["provisioned_reference_hours"] == "4.00"
 
 
 def test_measured_speeds_and_the_latest_weights_win(october):

@@ -171,7 +171,8 @@ async def test_an_invoice_needs_a_final_statement_and_a_number_of_its_own(ask):
     answers = [
         (body, status, await ask("invoices", body))
         for body, status in (
-            ({**INVOICE, "month": "2026-11"}, 409), ({**INVOICE, "tenant": "nobody"}, 409), ({**INVOICE, "due": "soon"}, 400),
+            ({**INVOICE, "month": "2026-11"}, 409), ({**INVOICE, "tenant": "nobody"}, 409), ({**INVOICE, "due": "2026-02-30"}, 400),
+            ({**INVOICE, "due": "20261130"}, 400),
             (INVOICE, 201), (INVOICE, 200), ({**INVOICE, "tenant": "bolt"}, 409), ({**INVOICE, "number": "18"}, 409),
             ({**CORRECTION, "reason": ""}, 400), (CORRECTION, 201), (credit, 201), ({**credit, "corrects": "", "reason": ""}, 400),
         )
@@ -179,7 +180,7 @@ async def test_an_invoice_needs_a_final_statement_and_a_number_of_its_own(ask):
     for body, status, answer in answers:
         assert answer.status_code == status, (body, answer.text)
     assert "florin cost close 2026-11" in answers[0][2].json()["error"]["message"]
-    assert "--corrects 17 --reason" in answers[6][2].json()["error"]["message"]
+    assert "--corrects 17 --reason" in answers[7][2].json()["error"]["message"]
     listed = (await ask("invoices", month="2026-10")).json()["data"]
     assert [(invoice["number"], invoice["tax_percent"]) for invoice in listed] == [
         ("17", "19"),
@@ -201,6 +202,8 @@ async def test_rate_cards_over_http(ask):
     for path, body, status in (
         ("rate-cards", card, 201), ("rate-cards", card, 200), ("rate-cards", card | {"output_per_million": "3"}, 409),
         ("rate-cards", card | {"input_per_million": "1e-9"}, 400), ("rate-cards", card | {"valid_from": "2026-10"}, 400),
+        ("rate-cards", card | {"name": "Gold"}, 400), ("rate-cards", card | {"monthly_minimum": "-1"}, 400),
+        ("rate-cards", card | {"discount_percent": 5, "discount_until": "soon"}, 400),
         ("rate-cards/assignments", given, 201), ("rate-cards/assignments", given, 200),
         ("rate-cards/assignments", given | {"tenant": "acmee"}, 404),
     ):  # fmt: skip  # one question after the other

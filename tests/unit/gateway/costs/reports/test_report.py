@@ -1,3 +1,4 @@
+import random
 from decimal import Decimal
 
 import pytest
@@ -6,7 +7,7 @@ from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.periods import Period, local_time, month_of, zone
 from gateway.costs.reports.report import Question, cost_report
 from gateway.units import HOUR
-from tests.support.ledger_rows import price
+from tests.support.ledger_rows import mark_closed, price
 from tests.unit.gateway.costs.rolled import row, write
 from tests.unit.gateway.metering.make import record
 
@@ -88,6 +89,18 @@ def test_without_a_price_there_is_gpu_time_and_the_price_is_named(ledger):
     ]
 
 
+def test_the_state_of_several_months_and_what_had_no_price_when_they_were_closed(ledger):
+    def state():
+        return report_of(ledger, Period(NOVEMBER.start, DECEMBER.end))["state"]
+
+    terms = '{"terms": {"missing_prices": [["H100", "", "on_demand"], ["L4", "", "on_demand"]]}}'
+    mark_closed(ledger, "2026-11", document=terms)
+    write(ledger, row(NOV, rate_micros=0))
+    assert ([one["gpu_type"] for one in report_of(ledger)["missing_prices"]], state()) == (["H100"], "open")
+    mark_closed(ledger, "2026-12", state="closing")
+    assert state() == "closing"
+
+
 def test_a_page_holds_little_and_is_the_same(ledger):
     """More rows than a page keeps while it reads them."""
     write(ledger, *(row(NOV, tenant=f"t{i * 7919 % 3001:04}", adapter="") for i in range(3001)))
@@ -133,6 +146,46 @@ def used(ledger):
     )
 
 
+def test_random_months_with_corrections_add_up(ledger):
+    """However they are asked for."""
+    rng, made = random.Random(11), []
+    for gpu_type, rate, start in (
+        ("H100", "2.000003", 0),
+        ("L4", "0.7", 0),
+        ("H100", "3", (DEC + 20) * HOUR),
+    ):
+        price(ledger, gpu_type, rate, start)
+    for late in [True, *[False] * 9] * 30:
+        hour, nano = (NOV if late else DEC) + rng.randrange(40), rng.randrange(-(10**9) * late, 10**9)
+        names = {"gpu_type": rng.choice(("H100", "L4")), "tenant": rng.choice("abc"), "nano_gpu_hours": nano}
+        frozen = {"posted": "2026-12", "correction": late, "rate_micros": 7 if late else None}
+        made.append(row(hour, bucket=rng.choice(("usage", *PARTS)), **names, **frozen))
+    write(ledger, *made)
+    shared = (
+        AllocationPolicy("proportional"),
+        AllocationPolicy("even"),
+        AllocationPolicy("fixed", {"a": 2, "z": 1}),
+    )
+    for policy in (None, *shared):
+        months = [
+            report_of(ledger, DECEMBER, by=by, policy=policy)
+            for by in (("tenant",), ("day", "purchase", "engine"))
+        ]
+        assert (months[0]["whole"], months[0]["totals"]) == (months[1]["whole"], months[1]["totals"])
+        alone = report_of(ledger, DECEMBER, by=("tenant",), policy=policy, tenants=("a",))
+        assert alone["rows"] == [shown for shown in months[0]["rows"] if shown["tenant"] == "a"]
+        for report in months:
+            assert_adds_up(report)
+            if policy:
+                borne = [report["totals"], report["corrections"]["totals"], report["unallocated"]]
+                nano = [part.get("allocated_nano_gpu_hours", part["nano_gpu_hours"]) for part in borne]
+                unused = [report[n]["totals"] for n in PARTS[1:]]
+                unused += [r for r in report["corrections"]["rows"] if r["bucket"] in PARTS[1:]]
+                assert sum(nano) == sum(one["nano_gpu_hours"] for one in unused)
+                for name in ("allocated_cost", "allocated_nano_gpu_hours"):
+                    assert sum(Decimal(r[name]) for r in report["rows"]) == Decimal(report["totals"][name])
+
+
 @pytest.mark.parametrize("dimension", ["day", "hour", "engine", "base_model"])
 def test_who_used_nothing_bears_its_share_where_the_time_went_unused(ledger, dimension):
     """There was a row with an empty date."""
@@ -174,4 +227,12 @@ def test_days_and_months_of_a_timezone(ledger):
     assert_adds_up(report)
 
 
-# -- weights and unit prices
+def test_a_local_month_that_is_a_month_of_utc_is_still_read_by_its_hours(ledger):
+    """What is posted to a month depends on when it was closed, and months are closed in UTC."""
+    london = zone("Europe/London")
+    january = month_of("2026-01", london)
+    first = january.start // HOUR
+    later, earlier = ({"posted": month, "correction": True} for month in ("2026-02", "2026-01"))
+    write(ledger, row(first), row(first, nano_gpu_hours=5, **later), row(first - 1, **earlier))
+    local = report_of(ledger, january, by=("day",), local=local_time(january, london))
+    assert [(r["day"], r["nano_gpu_hours"]) for r in local["rows"]] == [("2026-01-01", 10**9 + 5)]

@@ -57,6 +57,24 @@ def test_a_missing_price_leaves_out_what_needs_it(bucket):
     assert (found.busy[0] is None) == (bucket == "usage")
 
 
+def test_each_pool_by_itself_with_its_retries_and_at_no_cost():
+    work = {"tokens": (10, 0, 10), "omega": (1, 0, 1)}
+    pools = [
+        line(gpu_type="L4", rate=0, **work),
+        line("idle", gpu_type="L4", rate=0),
+        line(region="eu", **work),
+    ]
+    pools += [line(**work), line("retry_waste", **work), line(purchase="spot"), line("rejected", gpu_type="")]
+    on_demand, spot, eu, free = unit_prices(pools, {})
+    assert on_demand.busy == eu.busy == (180_000, None, 180_000), "a retry makes no token dearer than another"
+    assert (spot.purchase, free.gpu_type, free.busy, free.loaded) == (
+        "spot",
+        "L4",
+        (0, None, 0),
+        (0, None, 0),
+    )
+
+
 counts = st.tuples(*[st.integers(0, 10**6)] * 3)
 
 

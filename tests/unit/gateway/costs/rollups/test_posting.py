@@ -1,5 +1,7 @@
 """Rows from pieces, and corrections from what stands; by hand."""
 
+import pytest
+
 from gateway.costs.rollups.attribution import HourInput, divide
 from gateway.costs.rollups.posting import (
     BY_BOOK,
@@ -51,6 +53,15 @@ def test_what_was_not_delivered_is_waste():
     assert {k.bucket: figures[0] for k, figures in made.items()} == {"usage": 1, "retry_waste": 1}
 
 
+def test_counts_stand_where_the_attempt_ended_and_time_where_it_was_spent():
+    made = rows([read(0, HOUR - 1)], [read(5, 9, outcome="rejected", billable=0)], cuts=[HALF])
+    first, second, rejected = made[key()], made[key(piece=HALF)], made[key("rejected")]
+    assert (first[:5], second[:5], rejected[5:]) == ((0, 0, 0, 0, 0), (1, 10, 0, 5, 2), (0, 0, 0, 0, 0))
+    assert (first[5], first[6] + second[6], first[8] + second[8]) == (HALF * 10 // 36, 10, 10)
+    assert rows([read(0, HOUR)])[key()][0] == 0, "it ended in the next hour"
+    assert rows([read(-HALF, 0)])[key()] == (1, 10, 0, 5, 2, 0, 0, 0, 0, 0)
+
+
 A, B = key(), key(tenant="bolt")
 ONE, TWO = (1, 10, 0, 5, 0, 100, 10, 0, 10, 0), (2, 20, 0, 10, 0, 300, 20, 0, 20, 0)
 
@@ -63,11 +74,27 @@ def corrected(standing, fresh, price=USD):
     return corrections(standing, fresh, lambda _: price)
 
 
-def test_what_differs_is_taken_back_at_its_price_and_posted_anew():
-    assert corrected([(A, USD, ONE), (B, USD, ONE)], {A: TWO, B: ONE}) == [
-        (A, USD, negative(ONE)),
-        (A, BY_BOOK, TWO),
-    ]
+LATER = RowPrice(3_000_000, "USD")
+STANDS, BACK, ANEW = (A, USD, ONE), (A, USD, negative(ONE)), (A, BY_BOOK, ONE)
+CORRECTED = [STANDS, BACK, (A, LATER, TWO)]
+
+
+@pytest.mark.parametrize(
+    ("standing", "fresh", "price", "posted"),
+    [
+        ([STANDS, (B, USD, ONE)], {A: TWO, B: ONE}, USD, [BACK, (A, BY_BOOK, TWO)]),
+        ([STANDS], {B: ONE}, USD, [BACK, (B, BY_BOOK, ONE)]),
+        ([STANDS], {A: ONE}, LATER, [BACK, ANEW]),
+        (CORRECTED, {A: TWO}, LATER, []),
+        (CORRECTED, {A: ONE}, LATER, [(A, LATER, negative(TWO)), ANEW]),
+        ([STANDS, STANDS], {}, USD, [(A, USD, tuple(2 * figure for figure in negative(ONE)))]),
+        # Without a price there is none to correct to.
+        ([ANEW], {A: ONE}, USD, []),
+        ([STANDS], {A: ONE}, BY_BOOK, []),
+    ],
+)
+def test_what_differs_is_taken_back_at_its_price_and_posted_anew(standing, fresh, price, posted):
+    assert corrected(standing, fresh, price) == posted
 
 
 def test_what_was_charged_stays_charged_when_the_book_falls_silent():

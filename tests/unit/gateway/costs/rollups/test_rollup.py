@@ -17,6 +17,7 @@ from gateway.metering.ledger.schema import (
     calibrations,
     dirty_hours,
     engine_hours,
+    engine_spans,
     ledger_state,
     prices,
     rollups,
@@ -253,6 +254,26 @@ def test_a_late_record_of_a_closed_month_is_a_correction_in_the_next(ledger):
     ], "idle stands as it was"  # fmt: skip
     assert {r[0] for r in rows(ledger, "hour", posted="2026-11")} == {OCTOBER}
     assert imbalance(ledger) == 0
+
+
+def test_a_second_late_record_replaces_the_open_correction(ledger):
+    before = closed_october(ledger)
+    for name in ("late", "later"):
+        ledger.insert([used(name, tenant=name)])
+        roll(ledger, LATE)
+    assert rows(ledger, posted="2026-10") == before
+    assert [r[1] for r in rows(ledger, "tenant", "requests", posted="2026-11")] == [-1, 1, -1, 1, 1, 1]
+    assert imbalance(ledger) == 0
+
+
+def test_an_engine_that_never_was_leaves_no_hour(ledger):
+    """A span taken back (its writer's clock was wrong) takes the hour with it."""
+    see_up(ledger, OCTOBER, OCTOBER + HOUR)
+    roll(ledger, LATE)
+    write(ledger, delete(engine_spans), dirty=[OCTOBER])
+    roll(ledger, LATE)
+    with ledger.read() as connection:
+        assert connection.execute(select(engine_hours)).all() == rows(ledger) == []
 
 
 def test_an_hour_before_the_closed_months_is_posted_after_them(ledger):

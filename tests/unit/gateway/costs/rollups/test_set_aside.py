@@ -143,6 +143,16 @@ def test_a_content_that_nobody_thought_of_is_set_aside(ledger, monkeypatch):
     assert tokens(report(ledger)) == {("acme", "gpu-a"): 5}
 
 
+def test_places_that_cannot_be_are_set_aside_until_they_are_excluded(ledger):
+    with ledger.write() as connection:
+        mark_dirty(connection, [(OCTOBER + 1, "gpu-bad", "H100", 1), (OCTOBER, "gpu-bad", "H100", 10**15)])
+    assert roll(ledger, LATE) == Rolled(2, 0)
+    assert [one["engine"] for one in report(ledger)["set_aside"]] == ["gpu-bad", "gpu-bad"]
+    for hour in (OCTOBER, OCTOBER + 1):
+        excluded(ledger, hour=hour)
+    assert (roll(ledger, LATE).pending, list_set_aside(ledger)) == (0, [])
+
+
 def test_maintenance_goes_on_and_says_how_many(poisoned):
     maintain(poisoned, LATE, 0)
     figures = read_figures(poisoned, after=-1)
@@ -251,6 +261,8 @@ def test_absurd_counters_and_probes_of_one_engine_leave_the_others_drift(ledger)
 def test_a_tenant_is_told_the_hour_and_not_the_reason(poisoned):
     own = report(poisoned, tenants=("acme",))
     assert [set(one) for one in own["set_aside"]] == [{"hour", "engine", "gpu_type"}]
+    later = cost_report(poisoned, Question(Period(NOVEMBER, NOVEMBER + HOUR)), now=LATE)
+    assert later["set_aside"] == []
 
 
 def test_reconciling_says_so(poisoned):

@@ -12,14 +12,15 @@ from sqlalchemy import select
 from gateway.config.exports import ExportSettings
 from gateway.costs.closing.closing import close
 from gateway.costs.export.files import export
+from gateway.costs.maintenance.snapshot import write_snapshot
 from gateway.costs.scheduled_exports import destination, writing
 from gateway.costs.scheduled_exports.destination import DestinationError, put
 from gateway.costs.scheduled_exports.layout import Schedule, Written, due
-from gateway.costs.scheduled_exports.status import ExportStatus
+from gateway.costs.scheduled_exports.status import EXPORTS, ExportStatus, export_series, read_status
 from gateway.costs.scheduled_exports.writing import Room, due_now, write_due
 from gateway.installation.doctor.operations.installation_checks import of_exports
 from gateway.metering.ledger.schema import audit_log, scheduled_exports
-from gateway.units import HOUR
+from gateway.units import DAY, HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, fill, records
 
@@ -47,7 +48,7 @@ def room(tmp_path):
 
 @pytest.fixture
 def bucket(tmp_path):
-    return tmp_path / "bucket"
+    return tmp_path / "a bucket"
 
 
 def held(ledger):
@@ -117,6 +118,12 @@ def test_nothing_is_written_of_what_is_not_rolled_up_yet(ledger, bucket, room, m
     assert written(bucket)
 
 
+def test_parquet(ledger, bucket, room):
+    fill(ledger)
+    assert write_due(ledger, schedule(bucket.as_uri(), file="parquet"), NOW, room) == []
+    assert [c[:4] for name, c in written(bucket).items() if name.endswith(".parquet")] == [b"PAR1"] * 2
+
+
 def test_rewritten_while_open_and_final_once_closed(ledger, bucket, room):
     fill(ledger)
     plan = schedule(bucket.as_uri())
@@ -144,6 +151,11 @@ def test_rewritten_while_open_and_final_once_closed(ledger, bucket, room):
     write_due(ledger, plan, DECEMBER + HOUR, room)
     assert written(bucket)[DATA.format("2026-10")] == final[DATA.format("2026-10")]
     assert written(bucket)[DATA.format("2026-11")] != final[DATA.format("2026-11")]
+    assert read_status(ledger, NOW) is None
+    write_snapshot(ledger, EXPORTS, DECEMBER, "away")
+    assert read_status(ledger, DECEMBER + 2 * DAY) == ExportStatus("away", DECEMBER, DECEMBER + HOUR)
+    assert export_series(ledger, DECEMBER)["florin_scheduled_export_failing"] == [((), 1.0)]
+    assert export_series(ledger, DECEMBER + 2 * DAY + 1) == {}, "nothing is exported any more"
 
 
 def test_one_month_that_fails_holds_up_no_other(ledger, bucket, room):
@@ -243,6 +255,7 @@ def test_what_cloudzero_cannot_read_is_no_setting(wrong):
         (None, "warning", "has not run"),
         (ExportStatus("", NOW, NOW), "ok", "up to date"),
         (ExportStatus("2026-10: No price for L40", NOW, None), "problem", "never. 2026-10: No price"),
+        (ExportStatus("away", NOW, NOW), "problem", "2026-11-01T05:00:00Z. away"),
     ],
 )
 def test_what_the_doctor_says(status, level, said):

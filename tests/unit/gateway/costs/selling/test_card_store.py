@@ -25,6 +25,7 @@ def add(ledger, default_start=False, **changes):
 def test_the_same_again_changes_nothing(ledger):
     assert add(ledger)[1]
     assert not add(ledger)[1]
+    assert not add(ledger, default_start=True)[1]
     assert len(list_cards(ledger).cards) == 1
     assert [e.action for e in read(ledger, Wanted(), 9)] == ["rate_card.add"]
 
@@ -37,6 +38,7 @@ def test_other_terms_need_a_reason_and_the_earlier_ones_are_kept(ledger):
     cards = list_cards(ledger)
     assert [c.input_micros for c in cards.cards] == [600_000, 1]
     assert cards.version("standard", "2026-11") == new
+    assert add(ledger, default_start=True, input_micros=2)[0].valid_from == "2026-11"
 
 
 def test_cards_have_one_currency_with_the_price_book(ledger):

@@ -24,7 +24,7 @@ def test_a_month_is_tokens_times_rates():
 
 def test_free_tokens_are_not_charged_and_never_more_than_were_used():
     terms = card(free_input=1_000_000, free_output=10**9)
-    made = charge(terms, Tokens(1_500_000, 0, 5_000))
+    made = charge(terms, Tokens(1_500_000, -1, 5_000))  # more was corrected away than there was
     assert [(kind.quantity, kind.free) for kind in made.kinds] == [
         (1_500_000, 1_000_000),
         (0, 0),
@@ -82,3 +82,7 @@ def test_batches_have_a_discount_after_the_free_tokens():
     assert (line.input_tokens, line.output_tokens, line.batch_percent) == (2_500_000, 1_000_000, 40)
     assert line.amount_cents < 0
     assert sum(line.amount_cents for line in charges.lines) == charges.amount_cents
+    same, used = card(batch_percent=100), Tokens(10**6, 0, 0)
+    assert charge(same, used, batch=used) == charge(same, used), (
+        "documents of earlier months stay as they were"
+    )

@@ -83,6 +83,7 @@ CASES = (
         "cost margin --month 2026-10 --by adapter", {"GET /finance/v1/margin?month=2026-10&by=adapter": {**MARGIN, "adapters": ADAPTERS}},
         ("acme acme/x 9.00 4.50 4.50 50.00 acme (base model) 1.00 - - - acme (not by adapter) -1.00 2.00 -3.00 -",),
     ),
+    Case("cost margin --by tag", code=2),
     Case("cost margin", {"GET /finance/v1/margin": {**MARGIN, "rows": []}}, notes=("No usage in 2026-10.",)),
     Case(
         ISSUE, {f"POST {INVOICES}": (201, ISSUED)}, ("Invoice 17: the statement of acme for 2026-10, 119.00 USD.",),

@@ -17,6 +17,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_residency, periods, residency_spans
 from gateway.units import HOUR
 from tests.support.ledger_rows import put, residency_span
+from tests.unit.gateway.costs.export.month import file_rows
 from tests.unit.gateway.costs.selling.cards import sell
 from tests.unit.gateway.costs.selling.sold import END, NOVEMBER, NOW, OCTOBER, arrive_late, fill, statement
 
@@ -84,6 +85,23 @@ def test_the_statement_shows_hours_price_and_amount(ledger):
         assert said in page, said
 
 
+@pytest.mark.parametrize("tenant", ["acme", "delta"])
+def test_the_customer_s_file_sums_to_the_statement(ledger, tenant):
+    rows = file_rows(
+        ledger, "focus-1.2", "chargeback", tenants=(tenant,), customer=tenant, granularity="daily"
+    )
+    for cost in ("BilledCost", "EffectiveCost", "ListCost", "ContractedCost"):
+        assert sum(Decimal(row[cost]) for row in rows) == Decimal(
+            statement(ledger, tenant)["charges"]["exact"]
+        )
+    for row in rows:
+        for price in ("ListUnitPrice", "ContractedUnitPrice"):
+            assert (not row[price]) == (row["ChargeCategory"] != "Usage")
+            exact = Decimal(row[price] or 0) * Decimal(row["PricingQuantity"] or 0)
+            assert not row[price] or exact == Decimal(row["ListCost"])
+    assert {row["ChargeCategory"] for row in rows if Decimal(row["BilledCost"]) < 0} <= {"Credit"}
+
+
 def test_nothing_jumps_at_the_close_and_the_hours_are_sealed(ledger):
     before = [statement(ledger, tenant) for tenant in ("acme", "bolt", "corgi", "delta")]
     close(ledger, "2026-10", now=NOW, by="test")
@@ -117,6 +135,18 @@ def test_verify_finds_changed_hours(ledger_with, change):
     ledger = ledger_with(fill_and_close)
     with ledger.write() as connection:
         connection.execute(change)
+    assert residency_holds(ledger) is False
+
+
+def test_a_month_closed_by_force_may_lack_the_end_of_a_stay_and_no_more(ledger):
+    stay(ledger, "acme/last@v1", NOVEMBER - HOUR, NOVEMBER - MINUTE, engine="e3")
+    close(ledger, "2026-10", now=NOVEMBER, by="test", force=True)
+    last = update(residency_spans).where(residency_spans.c.version == "acme/last@v1")
+    for seen in (NOVEMBER, NOVEMBER + 10 * HOUR):  # of which only the first minute is October's
+        with ledger.write() as connection:
+            connection.execute(last.values(seen=seen))
+        assert residency_holds(ledger)
+    stay(ledger, "acme/forged@v1", NOVEMBER - HOUR, NOVEMBER, engine="e4")
     assert residency_holds(ledger) is False
 
 

@@ -11,7 +11,7 @@ from gateway.costs.closing.closing import close
 from gateway.costs.periods import month_of
 from gateway.costs.selling.cards import RateCardConflictError
 from gateway.costs.selling.invoices import Invoice, list_invoices
-from gateway.costs.statement.issuing import issue, show
+from gateway.costs.statement.issuing import UnknownNumberError, issue, show
 from gateway.units import DAY
 from tests.support.ledger_rows import exchange_rate
 from tests.unit.gateway.costs.selling.sold import NOW, arrive_late, fill
@@ -78,6 +78,7 @@ def test_a_final_statement_is_converted_at_the_rates_that_were_known_when_the_mo
 
 
 def test_a_corrected_invoice_replaces_it_under_its_own_number_at_the_newest_rate(ledger):
+    in_dollars = shown(ledger)
     before = issued(ledger, EUROS)
     add_a_later_rate(ledger)
     after = issued(ledger, CORRECTED)
@@ -89,6 +90,9 @@ def test_a_corrected_invoice_replaces_it_under_its_own_number_at_the_newest_rate
     assert shown(ledger, number="2026-0117")["amount_cents"] == before.amount_cents
     divided = shown(ledger, by="key")
     assert (divided["amount_cents"], divided["invoice"]["number"]) == (after.amount_cents, "2026-0118")
+    assert shown(ledger, currency="USD") == in_dollars, "no invoice is in them"
+    with pytest.raises(UnknownNumberError):
+        shown(ledger, tenant="bolt", number="2026-0117")
 
 
 def test_a_credit_note_takes_an_amount_off_with_the_invoice_s_tax(ledger):

@@ -116,6 +116,7 @@ def test_an_open_month_is_preliminary(filled):
 
 
 def test_other_tenants_are_nowhere(filled):
+    assert "No usage." in page(filled, "nobody", known=True).text
     found = page(filled, "corgi")
     assert "acme" not in found.text
     assert "bolt" not in found.text
@@ -171,6 +172,11 @@ def test_more_lines_than_fit_become_one_that_sums_them():
 
 
 class TestPlots:
+    def test_the_five_largest_and_the_rest(self):
+        found = plots.top({f"a{n}": (n, 1) for n in range(8)})
+        assert [one.name for one in found] == ["a7", "a6", "a5", "a4", "a3", "others"]
+        assert found[-1].values == (3, 3)
+
     def test_columns_stand_on_each_other_and_reach_the_day_s_sum(self):
         series = plots.top({"a": (30, 0), "b": (20, 10)})
         svg = str(plots.days(series, "t"))

@@ -16,7 +16,7 @@ from gateway.costs.reports.closed_months import one, overview
 from gateway.costs.reports.report import Question, cost_report
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.verification.chain_check import Anchor, anchor_of, verify_chain
-from gateway.costs.verification.verify import verify
+from gateway.costs.verification.verify import NotClosedError, verify
 from gateway.metering.ledger import chain, migrations
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.database import LedgerUnavailableError
@@ -199,6 +199,9 @@ def test_an_edited_row_neither_reopens_nor_closes_a_month(books, statement):
     ):
         with pytest.raises(MonthChangedError, match=f"{name} in the ledger is not as it was recorded"):
             refused()
+    if name == MONTH:
+        with pytest.raises(NotClosedError, match=f"{name} was closed, and is not as it was recorded"):
+            verify(books, name)
     for writes_after in (opened_at, first_open_month):
         with books.read() as connection, pytest.raises(MonthChangedError):
             writes_after(connection)

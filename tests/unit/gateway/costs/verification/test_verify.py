@@ -6,7 +6,7 @@ import json
 from uuid import UUID
 
 import pytest
-from sqlalchemy import delete, exists, insert, select, text, update
+from sqlalchemy import delete, exists, func, insert, select, text, update
 
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.merkle import canonical, digest, header_hash
@@ -197,6 +197,33 @@ def test_a_statement(copied, name):
     assert "statements is" in found["2026-10", "seal"]
     assert ("tenants_root" in found["2026-10", "seal"]) == (name != "cost")  # which customers do not see
     assert "bolt" in found["2026-10", "records" if name == "completion_tokens" else "statements"]
+
+
+IDLE = rollups.c.posted == "2026-11", rollups.c.bucket == "idle", rollups.c.gpu_type == "L40"
+L40 = prices.c.gpu_type == "L40"
+DEARER = func.replace(periods.c.document, '"rate_micros":700000', '"rate_micros":700001')
+
+
+@pytest.mark.parametrize(
+    ("statement", "check", "says"),
+    [
+        (update(period_tenants).where(*BOLT).values(records=1), "statements", "bolt: the row differs"),
+        (delete(period_tenants).where(*BOLT), "statements", "bolt has no statement"),
+        (update(prices).where(L40).values(rate_micros=700_001), "prices", "was 0.70, now 0.700001"),
+        (
+            delete(prices).where(L40),
+            "prices",
+            "L40 on_demand from 1970-01-01T00:00:00Z was 0.70, now missing",
+        ),
+        (update(rollups).where(*IDLE).values(rate_micros=1), "rates", "rate 0.000001, price book 0.70"),
+        (update(periods).values(document=DEARER), "seal", "prices is"),
+    ],
+)
+def test_statements_prices_and_rates(copied, statement, check, says):
+    with copied.write() as connection:
+        connection.execute(statement)
+    wrong = {c.name: c.detail for v in verify(copied, quick=True) for c in v.checks if c.ok is False}
+    assert says in wrong[check]
 
 
 def test_an_hour_that_waits_to_be_corrected_is_said(copied):

@@ -108,6 +108,9 @@ CASES = (
          "difference to the minimum of 50.00", "statement, by rate card"),
     ),
     Case("cost verify", VERIFIED, ("7 entries follow each other.", "No check failed. Not checked: records.")),
+    Case("cost verify", VERIFIED | {f"{MONTH}/verify": RIGHT | {"checks": RIGHT["checks"][:1]}}, ("All checks passed.",)),
+    Case("cost verify --seal ab", code=2),
+    Case("cost close 2026-11", {MONTH: CLOSED, CLOSE: CLOSED | {"already": True}}, notes=("was already closed",), sends={}),
     Case("cost verify --month 2026-11", FAILED, ("FAILED", "acme: a record was changed"), code=1),
     Case("cost verify", FAILED, code=1, document={"ok": False, "data": [WRONG], "chain": CHAIN}),
     Case(
@@ -190,7 +193,7 @@ def test_a_proof_is_fetched_with_its_records_and_checked_without_a_gateway(fake,
     assert "covers these 3 records and no others" in checked.stdout
     changed = lines.read_text().replace('"prompt_tokens": 10', '"prompt_tokens": 9', 1)
     for text, code in (
-        (json.dumps(records), 0),
+        (json.dumps(records, indent=1), 0),
         (json.dumps({"data": records}), 0),
         (changed, 1),
         ("3", 2),
