@@ -4,8 +4,10 @@ from typing import Any
 
 import pytest
 
-from gateway.console.pages.fleet.rows import EngineRow, Slot, Slots, engine_rows, filtered
+from gateway.console.pages.fleet.drain import DrainProgress
+from gateway.console.pages.fleet.rows import EngineRow, Slot, Slots, engine_rows, feed, filtered, idle, tiles
 from gateway.fleet.engines.schemas.engines import Engine
+from gateway.fleet.placement.schemas import PlacementChange
 from gateway.schemas.base import Json
 from tests.support.samples import sample
 
@@ -68,3 +70,69 @@ def test_slots_and_cpu_memory_are_told_apart():
 )
 def test_filters(query: dict[str, str], names: str):
     assert "".join(row.name for row in filtered(ROWS, query)) == names
+
+
+def change(at: int, kind: str, version: str = "acme/support@v1", **more: Any) -> PlacementChange:
+    fields = {"at": at, "engine": "a", "version": version, "kind": kind}
+    return PlacementChange.read(sample(PlacementChange, **fields | more))
+
+
+def test_totals_count_the_last_minute():
+    now = 1_000_000_000
+    times = ((now - 1, "loaded"), (now - 2, "evicted"), (now - 3, "loading"), (now - 61_000_000, "loaded"))
+    shown = [
+        (tile.value, tile.note, tile.tone) for tile in tiles(ROWS, [change(*each) for each in times], now)
+    ]
+    assert shown[:2] == [("2 of 3", "", "warn"), ("3 of 12", "1 more in CPU memory", "")]
+    assert shown[3:] == [("1", "1 evicted or unloaded", ""), ("1", "cordoned, draining or stopping", "")]
+    assert (tiles([], [], now)[0].value, tiles([], [], now)[0].tone) == ("0 of 0", "")
+
+
+def test_the_feed_tells_a_load_once():
+    changes = [  # newest first
+        change(9, "loading"),
+        change(8, "evicted", "bolt/sales@v2", why="to make room for acme/support@v1"),
+        change(7, "loaded", seconds=1.25),
+        change(6, "loading"),
+        change(5, "loading"),
+        change(4, "not_loaded", "x9"),
+    ]
+    lines = feed(changes, most=10)
+    assert [(line.at, line.what, line.note) for line in lines] == [
+        (9, "is being loaded on", ""),
+        (8, "left its slot for CPU memory on", "to make room for acme/support@v1"),
+        (7, "was loaded on", "1.2 s"),
+        (5, "is being loaded on", ""),
+        (4, "could not be loaded on", ""),
+    ]
+    assert (lines[-1].href, lines[-1].tone) == ("", "bad")
+    assert len(feed(changes, most=2)) == 2
+
+
+def test_idle_is_told_in_steps():
+    texts = [idle(seconds) for seconds in (None, 3, 47, 60, 7300, 9e5)]
+    assert texts == ["", "used just now", "idle 40 s", "idle 1 min", "idle 2 h", "idle 10 d"]
+
+
+@pytest.mark.parametrize(
+    ("phase", "when", "text"),
+    [
+        ("serving", ["later", "later", "later"], ""),
+        ("loading", ["now", "later", "later"], "1 adapter to go"),
+        ("finishing", ["done", "now", "later"], "2 requests running"),
+        ("drained", ["done", "done", "done"], "It keeps 3 adapters."),
+    ],
+)
+def test_a_drain_has_three_steps(phase: str, when: list[str], text: str):
+    move = {"version": "acme/a@v1", "to": "b", "replaces": "acme/z@v1", "idle_seconds": 1.0, "in_flight": 0}
+    elsewhere = [{"version": "acme/b@v1", "engines": ["b", "c"]}]
+    stays = [{"version": "acme/c@v1", "reason": "b: full"}]
+    parts = {"moves": [move], "elsewhere": elsewhere, "stays": stays}
+    drain = DrainProgress.read(sample(DrainProgress, phase=phase, in_flight=2, held=3, **parts))
+    assert [step.when for step in drain.steps] == when
+    assert "".join(step.text for step in drain.steps) == text
+    assert [row.what for row in drain.plan] == [
+        "Load on b, in place of acme/z@v1",
+        "On b, c already",
+        "Not loaded elsewhere: b: full",
+    ]

@@ -45,3 +45,11 @@ async def test_what_is_answered_is_answered():
     assert (await unless_gone(request("GET", "http.request"), answer())).body == b"here"
     # A change is finished, whoever waits for it.
     assert (await unless_gone(request("POST", "http.disconnect"), answer())).body == b"here"
+
+
+async def test_an_error_is_passed_on():
+    async def fail() -> Response:
+        raise LookupError("nothing")
+
+    with pytest.raises(LookupError, match="nothing"):
+        await unless_gone(request("GET", "http.request"), fail())

@@ -7,8 +7,10 @@ from decimal import Decimal
 import pytest
 
 from gateway.console.formats import NONE, money, rate
-from gateway.console.pages.money.shared import chart, daily, utilization_by_day
+from gateway.console.pages.money.shared import chart, choices, daily, utilization_by_day
+from gateway.costs.closing.schemas import Month
 from gateway.costs.reports.schemas.costs import CostPart, CostReport, CostRow
+from gateway.schemas.base import Listed
 from tests.support.samples import sample
 
 
@@ -39,6 +41,12 @@ def test_utilization_counts_repeated_requests_as_busy_and_prices_only_the_rest()
     assert (day.provisioned, day.busy, day.share, day.unused_cost) == (10.0, 8.0, 0.8, Decimal("2.25"))
     report["idle"] |= part(1_000_000_000, None)
     assert utilization_by_day(CostReport.read(report))[0].unused_cost is None
+
+
+def test_this_month_can_always_be_chosen():
+    months = Listed[Month].read({"data": [sample(Month, month="2026-09")]})
+    chosen = choices(months, "2026-10", 1_795_442_400_000_000)
+    assert [value for value, _ in chosen] == ["2026-11", "2026-10", "2026-09"]
 
 
 @pytest.mark.parametrize(

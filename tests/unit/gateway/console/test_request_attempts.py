@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 
 from gateway.console.pages.requests.attempts import Decided, DecidedAttempts, attempts, cost
-from gateway.console.pages.search import key_hits
+from gateway.console.pages.requests.one import next_step
+from gateway.console.pages.requests.recent import ShownError
+from gateway.console.pages.search import adapter_hits, group, key_hits, only_exact
 from gateway.costs.reports.schemas.usage import RequestCost
+from gateway.fleet.adapters.schemas.adapters import Adapter
 from gateway.schemas.finance import UsageRecord
 from gateway.tenants.keys.schemas import Key
 from tests.support.samples import sample
@@ -50,7 +53,7 @@ def test_times_share_one_scale():
 
 def test_waiting_is_told_apart_from_loading():
     waited = {"search_ms": 900.0, "queue_ms": 300.0, "load_ms": 500.0}
-    [shown] = attempts([record()], decided(at=1_990_000, **waited))
+    [shown] = attempts([record(outcome="new", engine=None)], decided(at=1_990_000, cost_ms=-0.6, **waited))
     assert [(p.name, round(p.seconds, 3)) for p in shown.parts] == [
         ("In the queue", 0.3),
         ("Looking for an engine", 0.1),
@@ -58,6 +61,9 @@ def test_waiting_is_told_apart_from_loading():
         ("Until the first token", 0.5),
         ("Answer", 1.5),
     ]
+    assert shown.decision is not None
+    assert shown.decision.says.endswith("expected delay 0 ms.")  # a preference
+    assert (shown.engine, shown.outcome) == ("", "new")  # no word of ours; a tenant's record has no engine
     assert shown.parts[0].start == 0.0
     [skewed] = attempts([record()], decided(at=2_500_000, **waited | {"queue_ms": 5000.0}))
     assert [p.name for p in skewed.parts] == ["In the queue", "Until the first token", "Answer"]
@@ -92,6 +98,33 @@ def test_a_cost_without_a_price_says_so():
     lost = cost(RequestCost.read(PRICED | {"cost": None, "pending": "records_removed"}))
     assert (lost.title, lost.amount) == ("Cost", None)
     assert "past retention" in lost.note
+
+
+def test_an_exact_hit_leads_on_unless_there_are_several():
+    fields = {"live": "v1", "versions": ["v1"]}
+    adapters = [Adapter.read(sample(Adapter, adapter=f"acme/a{n}", **fields)) for n in range(20)]
+    hits = group("Adapters", [*adapter_hits(adapters, "acme/a1")])
+    assert (hits.hits[0].title, len(hits.hits), hits.more) == ("acme/a1", 11, 0)
+    assert (group("Adapters", adapter_hits(adapters, "acme")).more) == 8
+    assert only_exact([hits]) == "/console/adapters/acme/a1"
+    assert only_exact([hits, hits]) is None
+    assert not any(hit.exact for hit in adapter_hits(adapters, "acme/a7@v2"))
+
+
+@pytest.mark.parametrize(
+    ("code", "tenant", "href"),
+    [
+        ("budget_exhausted", None, "/console/tenants/acme"),
+        ("rate_limit_exceeded", "acme", "/console/account"),
+        ("model_not_found", None, "/console/adapters?tenant=acme"),
+        ("model_not_found", "acme", "/console/adapters"),
+        ("engine_failed", None, None),
+    ],
+)
+def test_an_error_leads_to_where_its_cause_is(code: str, tenant: str | None, href: str | None):
+    error = ShownError.read(sample(ShownError, code=code, tenant="" if tenant else "acme"))
+    step = next_step(error, tenant)
+    assert (step and step[1]) == href
 
 
 def test_keys_are_found_by_id_and_label_and_a_whole_key_by_its_id():

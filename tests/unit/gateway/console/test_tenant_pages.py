@@ -5,7 +5,9 @@ from __future__ import annotations
 from gateway.console.forms import body_of, fields_of
 from gateway.console.pages.audit import href, in_words
 from gateway.console.pages.tenants import rows
+from gateway.costs.reports.schemas.costs import CostReport, CostRow
 from gateway.installation.audit.schemas import AuditEntry
+from gateway.tenants.keys.schemas import Key
 from gateway.tenants.schemas.tenants import LimitUse, Tenant, TenantPage
 from gateway.tenants.schemas.terms import TenantTerms
 from tests.support.samples import sample
@@ -24,6 +26,25 @@ def test_uses_tell_how_much_of_a_limit_is_left():
     )  # fmt: skip
     unknown = rows.uses(TenantPage.read(sample(TenantPage, **terms, usage=None)), "")
     assert [(use.used, use.share) for use in unknown] == [("–", 0.0), ("–", 0.0)]  # noqa: RUF001
+
+
+def test_the_last_thirty_days_show_cost_or_else_tokens():
+    now = 1_795_443_262_000_000
+    days = [
+        sample(CostRow, day="2026-11-22", cost="1.25"),
+        sample(CostRow, day="2026-11-23", priced_cost="2", prompt_tokens=3, completion_tokens=4),
+    ]
+    for currency, unit, values in (("USD", "USD", [1.25, 2.0]), ("", "tokens", [0, 7])):
+        shown = rows.days(CostReport.read(sample(CostReport, currency=currency or None, rows=days)), now)
+        (series,) = shown["series"]
+        assert len(shown["x"]) == len(series["values"]) == rows.DAYS
+        assert (series["values"][-2:], series["unit"]) == (values, unit)
+
+
+def test_the_state_of_a_key():
+    keys = ({}, {"expires": 10}, {"replaced_by": "k2", "expires": 11}, {"revoked": 5, "role": "enrolment"})
+    states = [rows.key_state(Key.read(sample(Key, **fields)), 10)[0] for fields in keys]
+    assert states == ["valid", "expired", "being replaced", "used"]
 
 
 def test_a_form_that_is_saved_unchanged_changes_nothing():

@@ -7,6 +7,8 @@ from typing import Any
 import orjson
 import pytest
 
+from gateway.dataplane.request import parse
+from gateway.fields.rule import FieldPolicy
 from tests.unit.gateway.fields.test_tables import BODIES, CHAT, COMPLETIONS, ask, refusal
 
 PLAIN = {"type": "string"}
@@ -111,6 +113,11 @@ def test_the_bounds_are_of_all_schemas_together():
     big = {"description": "a" * 100_000}
     ask(CHAT, tools=[tool(big)] * 2)
     assert "262,144 bytes" in refusal(CHAT, tools=[tool(big)] * 3).message
+
+
+def test_a_schema_that_comes_as_a_string_is_sent_as_it_was_read():
+    raw = b'{"model": "m", "prompt": "x", "structured_outputs": {"json": "{\\"a\\": 1, \\"a\\": 2}"}}'
+    assert parse(COMPLETIONS, raw, FieldPolicy()).body["structured_outputs"] == {"json": {"a": 2}}
 
 
 def test_tools_of_a_developers_message_count_too():

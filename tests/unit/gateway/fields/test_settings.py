@@ -8,6 +8,7 @@ from gateway.config import Settings, SettingsError, load_settings
 from gateway.dataplane.request import policy
 from gateway.errors import FlorinError
 from gateway.fields.grammars import OPTIONAL
+from gateway.fields.rule import NAMES_LOGGED, UnknownFields
 from tests.unit.gateway.fields.test_tables import CHAT, COMPLETIONS, ask, refusal
 
 
@@ -87,3 +88,16 @@ def test_an_operator_can_refuse_whatever_compiles_a_grammar(asked, param):
     with pytest.raises(FlorinError) as caught:
         ask(CHAT, policy=policy(Settings(structured_outputs=False)), **asked)
     assert (caught.value.code, caught.value.param) == ("unsupported_parameter", param)
+    assert ask(CHAT, policy=policy(Settings(structured_outputs=False)), response_format={"type": "text"})
+
+
+def test_unknown_fields_are_logged_once_and_up_to_a_limit(caplog):
+    unknown = UnknownFields()
+    with caplog.at_level("DEBUG", "gateway.fields.rule"):
+        for _ in range(2):
+            unknown.note(("a\nb", "c"))
+        assert [record.getMessage() for record in caplog.records] == [
+            "Unknown request field 'a\\nb' was dropped", "Unknown request field 'c' was dropped",
+        ]  # fmt: skip
+        unknown.note(map(str, range(10_000)))
+    assert len(caplog.records) == NAMES_LOGGED

@@ -7,10 +7,11 @@ from gateway.metering import attempt as attempt_module
 from gateway.metering.meter import Meter
 from gateway.metering.records import Labels, Outcome, orphaned, parse_line
 from gateway.metering.wal import log as wal_module
+from gateway.metering.wal import shipper as shipper_module
 from gateway.observability.metrics import Metrics
 from gateway.runtime import clock
 from gateway.units import HOUR
-from tests.support.waiting import until
+from tests.support.waiting import PATIENCE_S, until
 
 NAMES = {
     "tenant": "acme", "key_id": "k1", "adapter": "acme/support", "version": "v3", "base_model": "base",
@@ -98,6 +99,17 @@ async def test_counts_that_cannot_be_reach_no_line(meter, ledger):
         assert (row.tenant, row.prompt_tokens) == ("acme", 12)
         assert (row.completion_tokens, row.cached_tokens) == (0, None)
         assert (row.usage_source, row.reasoning_tokens, row.billable) == ("estimated", 0, True)
+
+
+async def test_the_last_sound_counts_stand_where_later_ones_cannot_be(meter, ledger):
+    made = meter.begin(request_id="r", attempt=1, **NAMES, estimate=12)
+    made.observe(10, 3, 4, 1)
+    made.observe(*BAD[0])
+    made.end(Outcome.OK, billable=True, exact=True)
+    await until(meter.flush)
+    [row] = records(ledger)
+    assert (row.prompt_tokens, row.completion_tokens, row.cached_tokens) == (10, 3, 4)
+    assert (row.usage_source, row.reasoning_tokens) == ("engine_partial", 1)
 
 
 async def test_sound_counts_after_others_are_exact(meter, ledger):
@@ -307,6 +319,35 @@ async def test_an_attempt_that_runs_across_hours_says_how_far_it_was_at_each_tur
     assert marks(row) == [[100 * HOUR, 10, None, 50], [101 * HOUR, 10, None, 700], [102 * HOUR, 10, 4, 900]]
     assert row.dispatched < 100 * HOUR
     assert row.ended > 102 * HOUR
+
+
+async def test_an_open_attempt_stays_in_the_log_when_its_segment_goes(tmp_path, ledger):
+    meter = Meter(tmp_path / "usage", ledger, Metrics(), segment_bytes=2000)
+    await meter.start()
+    long = meter.begin(request_id="long", attempt=1, **NAMES)
+    for number in range(30):
+        meter.begin(request_id=f"r{number}", attempt=1, **NAMES).end(Outcome.OK, billable=True, exact=True)
+        await until(meter.flush)
+    log = {path.name: path.read_bytes() for path in (tmp_path / "usage").glob("*/*.jsonl")}
+    assert "00000001.jsonl" not in log
+    assert any(b'"request_id":"long"' in text for text in log.values())
+    long.end(Outcome.OK, billable=True, exact=True)
+    await meter.close()
+    assert len(records(ledger)) == 31
+
+
+async def test_close_ships_everything_and_leaves_no_file(tmp_path, ledger, monkeypatch):
+    monkeypatch.setattr(shipper_module, "_LAST_SECONDS", PATIENCE_S)
+    meter = Meter(tmp_path / "usage", ledger, Metrics())
+    await meter.start()
+    for number in range(50):
+        meter.begin(request_id=f"r{number}", attempt=1, **NAMES).end(Outcome.OK, billable=True, exact=True)
+    left_open = meter.begin(request_id="open", attempt=1, **NAMES)
+    await meter.close()
+    left_open.end(Outcome.CLIENT_ABORT, billable=True, exact=False)  # too late, and harmless
+    assert sorted({r.outcome for r in records(ledger)}) == ["ok", "orphaned"]
+    assert len(records(ledger)) == 51
+    assert list((tmp_path / "usage").iterdir()) == []
 
 
 async def test_metrics_follow_the_records(meter):

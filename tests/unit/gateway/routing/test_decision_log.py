@@ -59,6 +59,13 @@ def test_workers_read_each_others_decisions_and_take_over_files_of_dead_ones(
     assert len(list(tmp_path.iterdir())) == 2
 
 
+def test_a_long_decision_is_cut_to_its_record(log: DecisionLog):
+    names = tuple((f"{number}-{'x' * 200}", Action.SERVE, float(number)) for number in range(20))
+    log.note("req-1", 1, "acme/" + "y" * 63, "a", Pick("a", Action.SERVE, 0.0, names, fleet=20))
+    (found,) = log.find("req-1")
+    assert 0 < len(found["considered"]) < 8
+
+
 @pytest.mark.parametrize("request_id", ["", '"', "req-1\x00", "\\", "é" * 100])
 def test_rubbish_is_not_found(log: DecisionLog, request_id: str):
     log.note("req-1", 1, "acme/support@v1", "a", PICK)

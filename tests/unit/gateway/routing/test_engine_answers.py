@@ -12,8 +12,8 @@ from gateway.routing.engine_answers import (
     read_error,
     render,
 )
-from gateway.routing.sse import StreamError
-from tests.unit.gateway.routing.test_sse import FINAL, event, rewriter, token
+from gateway.routing.sse import StreamError, StreamRewriter
+from tests.unit.gateway.routing.test_sse import FINAL, ended, event, rewriter, token
 
 CHOICE = {"index": 0, "message": {"role": "assistant", "content": "Hi"}, "finish_reason": "stop"}
 DEEP = b"[" * 300 + b"]" * 300
@@ -97,6 +97,21 @@ def test_each_index_comes_once_in_a_whole_answer():
         read_answer(orjson.dumps(twice), choices=2)
     good = {"choices": [CHOICE, CHOICE | {"index": 1}]}
     assert len(read_answer(orjson.dumps(good), choices=2)["choices"]) == 2
+
+
+def test_several_choices_in_one_event_are_all_looked_at():
+    r = StreamRewriter("m", include_usage=False, continuous_usage=False, choices=2, n=2)
+    two = [{"index": i, "delta": {"content": "x"}, "finish_reason": "stop"} for i in range(2)]
+    r.feed(event(choices=two))
+    assert r.closing
+    with pytest.raises(StreamError):
+        r.feed(event(choices=[two[0], None]))
+
+
+def test_a_choice_that_ends_twice_does_not_end_the_other():
+    r = rewriter(choices=2)
+    r.feed(token("a", 1, 0) + ended(0) + ended(0))
+    assert not r.closing
 
 
 RUNNING = [

@@ -150,6 +150,29 @@ def test_a_refusal_says_how_long():
     watch.refuse_group(("good", "good/a"))
 
 
+def test_a_fingerprint_is_of_one_tenant_and_one_request():
+    same = {identity().fingerprint for _ in range(3)}
+    assert len(same) == 1
+    others = [
+        identity("KILL "),
+        identity(group=("good", "evil/a")),
+        RequestIdentity(GROUP, what="/v1/y fl-1", payload=b"KILL", key=b"k"),
+        RequestIdentity(GROUP, what="/v1/x fl-1", payload=b"KILL", key=b"other"),
+    ]
+    assert len(same.union(p.fingerprint for p in others)) == 5
+
+
+def test_a_long_payload_is_let_go_and_told_apart_by_ends_and_length():
+    body = b"x" * 1_000_000
+    prints = {identity("").fingerprint}
+    for payload in (body, body + b"y", body + b"x", b"y" + body):
+        p = RequestIdentity(GROUP, what="", payload=payload, key=b"k")
+        p.begin()
+        assert p._payload == b""
+        prints.add(p.fingerprint)
+    assert len(prints) == 5
+
+
 async def test_the_others_hear_of_a_hang_at_once_whether_requests_were_there_or_not(store: MemoryStore):
     one, two = (DeathTracker(store, name, lambda *_: None, hangs=True) for name in ("w1", "w2"))
     followers = [Follower(store, [watch]) for watch in (one, two)]

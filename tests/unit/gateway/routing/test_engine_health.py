@@ -93,6 +93,14 @@ def test_a_new_engine_starts_slowly_when_it_is_up(fleet: Fleet, clock: Clock):
     assert fleet.share("c") == LEAST_SHARE
 
 
+def test_another_address_is_another_engine(fleet: Fleet):
+    state, _ = fleet.pool.states()
+    fleet.health.mark_up(state)
+    fleet.catalog.engines["a"] = engine("a", "http://127.0.0.1:2")
+    fleet.health.mark_up(fleet.state("a"))
+    assert fleet.share("a") == LEAST_SHARE
+
+
 def test_a_suspicion_that_a_probe_clears_is_no_new_start(fleet: Fleet):
     state, _ = fleet.pool.states()
     fleet.health.mark_up(state)

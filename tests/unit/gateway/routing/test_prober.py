@@ -22,9 +22,21 @@ async def test_an_engine_that_nobody_uses_is_scraped_less_often(world: ProberHar
         task = asyncio.create_task(world.prober.run())
         await until(lambda: probes["/health"] >= 3 * QUIET_EVERY)
         scrapes.append(probes["/metrics"])
+        assert scrapes[-1] <= probes["/health"] / METRICS_EVERY + 2
         await stop(task)
     assert scrapes[0] >= 3 * QUIET_EVERY / METRICS_EVERY
     assert scrapes[1] < scrapes[0] / 2
+
+
+async def test_a_process_that_restarted_between_two_probes_is_noticed(world: ProberHarness):
+    state = world.pool.state("a")
+    await world.prober.probe(state)
+    first = state.process_started
+    await world.engine.stop()
+    await asyncio.sleep(0.02)  # its start is told in hundredths of a second
+    await world.engine.revive()
+    assert await world.prober.probe(state, scrape=False), "its connection was gone"
+    assert state.process_started > first
 
 
 async def test_what_becomes_of_an_engine_is_told(world: ProberHarness):
@@ -85,6 +97,19 @@ async def test_an_engine_is_up_only_once_its_process_is_known(world: ProberHarne
     state.probe_soon()
     await until(lambda: not state.suspect)
     assert world.pool.process(engine) not in {first, second, ""}
+    await stop(task)
+
+
+async def test_one_that_left_the_registry_is_told_too_and_forgotten(world: ProberHarness):
+    world.engine.faults.metrics = "process_start_time_seconds -1\n"
+    task = asyncio.create_task(world.prober.run())
+    await until(lambda: world.time.told and world.scraper._refused)
+    del world.catalog.engines["a"]
+    await until(lambda: "gone a" in world.time.told)
+    assert not world.scraper._refused
+    count = len(world.time.told)
+    await asyncio.sleep(0.05)
+    assert len(world.time.told) == count
     await stop(task)
 
 

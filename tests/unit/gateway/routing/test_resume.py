@@ -259,6 +259,14 @@ def test_room_is_taken_for_as_long_as_it_is_needed():
     assert repr(room) == repr(ResumeBuffer(20_000))
 
 
+def test_one_answer_keeps_no_more_than_it_may(monkeypatch):
+    monkeypatch.setattr(resume, "MOST_BYTES", 10_000)
+    made = answer()
+    heard(made, OPENING, *(event("x" * 1000, n) for n in range(1, 20)))
+    assert made.keep(5) == "size"
+    assert (made.payload, made.text) == (b"", "")
+
+
 def test_events_before_a_bad_one_are_there_for_the_client():
     made = answer()
     rewriter = heard(made, OPENING, event("He", 1))

@@ -97,6 +97,16 @@ async def test_what_waits_is_bounded(store, seen, monkeypatch):
     assert sum(kept) <= 120
 
 
+async def test_a_report_that_came_twice_is_shown_once(store, seen):
+    seen.note(ended("engine_failed"))
+    await seen.report()
+    texts = await store.last_errors("acme")
+    await store.report_activity({}, {"acme": texts})
+    assert len(await seen.last_errors("acme")) == 1
+    store.away = True
+    await seen.report()  # nothing happened
+
+
 async def test_a_request_is_found_by_its_id_alone(store, seen, monkeypatch):
     monkeypatch.setattr(activity, "_TENANTS", 2)
     tenants = [f"t{n}" for n in range(5)]

@@ -23,3 +23,14 @@ def test_a_worker_that_cannot_read_it_starts_without_and_takes_it_later(tmp_path
     file.use(key)
     assert (file.trouble, directory.is_operator_key("operator-key")) == ("", True)
     assert directory.find(b"operator-key") is directory.by_id("bootstrap")
+
+
+def test_it_is_tried_again_unchanged_only_when_asked(tmp_path: Path, monkeypatch):
+    write_private(tmp_path / "key", "operator-key")
+    file = BootstrapKeyFile(tmp_path / "key", Directory())
+    monkeypatch.setattr(
+        "gateway.tenants.bootstrap_key.read_key", lambda _: "another-key"
+    )  # a file system that lies
+    assert file.read_changed() is None
+    file.read_again()
+    assert file.read_changed() == "another-key"

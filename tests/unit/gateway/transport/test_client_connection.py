@@ -102,6 +102,13 @@ async def test_a_client_that_leaves_while_pipelined_requests_wait_is_noticed(app
     await until(lambda: not app.state.tasks)
 
 
+async def test_the_last_of_pipelined_requests_lets_disconnects_be_noticed_again(app: App, wire: Client):
+    await wire.send(get("/v1/a") + get("/v1/slow"))
+    assert (await wire.response()).status == 200
+    await until(lambda: len(app.served) == 2)
+    assert not app.made[0].flow.read_paused
+
+
 # -- bodies
 
 
@@ -381,6 +388,13 @@ async def test_large_headers_are_refused(sent: bytes):
                 assert found == [(431, "headers_too_large")]
     assert set(app.closed) == {"headers_too_large"}
     assert app.served == []
+
+
+async def test_headers_just_below_the_limits_are_served():
+    app = limited(header_bytes=2048, headers=10)
+    async with serving(app) as address, client(address) as wire:
+        await wire.send(get("/v1/x", *(f"x{i}: y" for i in range(9))) + get("/v1/x", "x: " + "y" * 2000))
+        assert [(await wire.response()).status for _ in range(2)] == [200, 200]
 
 
 @pytest.mark.parametrize("endless", [b"3;" + b"x" * 100_000, b"0\r\n" + b"x: y\r\n" * 20_000, b"0" * 100_000])

@@ -113,6 +113,13 @@ def test_a_load_costs_more_where_another_version_must_go_for_it():
     assert full.costs.evict > 0
 
 
+def test_whoever_may_not_load_is_told_why():
+    views = [engine("a", max_rank=8), engine("b", max_rank=7), engine("c", pinned=2)]
+    assert [refusal(view, ASK, Action.LOAD) for view in views] == [
+        "", "rank 8 exceeds its maximum of 7", "every slot is pinned",
+    ]  # fmt: skip
+
+
 def test_labels_are_hard_constraints():
     near, far = (
         engine("near", labels={"region": "eu"}, in_flight=200),

@@ -72,3 +72,5 @@ def test_recent_service_fades():
     counters = Counters()
     counters.charge("a", 100, 0.0)
     assert counters.account("a").recent_at(60.0) == pytest.approx(50)
+    counters.charge("a", 100, 60.0)
+    assert counters.account("a").recent_at(60.0) == pytest.approx(150)

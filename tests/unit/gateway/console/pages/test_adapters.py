@@ -7,8 +7,10 @@ import pytest
 from gateway.console.api_client import ApiError
 from gateway.console.pages.adapters import rows
 from gateway.console.pages.adapters.evaluating import plan
-from gateway.console.pages.adapters.release import promotion
-from gateway.fleet.adapters.schemas.adapters import AdapterDetails
+from gateway.console.pages.adapters.registering import registered
+from gateway.console.pages.adapters.release import promotion, switched
+from gateway.fleet.adapters.schemas.adapters import AdapterDetails, PromotedAdapter, RegisteredVersion
+from gateway.fleet.placement.schemas import EnginePlacement, PlacedVersion
 from tests.support.samples import sample
 
 ARM = {
@@ -90,6 +92,40 @@ def test_the_state_is_that_of_the_live_version_and_the_rest_is_noted():
     held = rows.state_cell(adapter_of(canary=CANARY | {"held": "Slow."}))
     assert (held.tone, held.note) == ("warn", "v2 is held: Slow.")
     assert rows.state_cell(adapter_of(live=None, loaded=False)).value == "no live version"
+
+
+def test_the_list_is_narrowed_as_the_url_says():
+    cold = adapter_of(adapter="bolt/x", loaded=False, base_model="other")
+    both = [ADAPTER, cold]
+    for query, shown in (
+        ({}, both), ({"tenant": "acme"}, [ADAPTER]), ({"base": "other"}, [cold]), ({"show": "cold"}, [cold]),
+        ({"show": "loaded"}, [ADAPTER]), ({"show": "trouble"}, []), ({"show": "rubbish"}, both),
+    ):  # fmt: skip
+        assert rows.narrowed(both, query) == shown
+
+
+def test_when_an_adapter_was_last_used():
+    uses = (("a@v1", 0, 5.0), ("a@v2", 0, 2.0), ("b@v1", 1, None), ("c@v1", 0, None), ("a@v3", 0, 9.0))
+    placements = [sample(PlacedVersion, version=v, in_flight=n, idle_seconds=idle) for v, n, idle in uses]
+    engine, now = EnginePlacement.read(sample(EnginePlacement, placements=placements)), 10_000_000
+    assert rows.last_used([engine], now) == {"a": 8_000_000, "b": now}
+
+
+def test_evidence_of_any_shape_is_shown():
+    figures = {"distance_to_base": 0.0, "first": {"engine": "a"}, "none": None}
+    single, several = rows.evidence({**figures, "answers": [{"prompt": "x"}, {"here": "y"}]})
+    assert single == [("Distance to base", 0.0), ("First", "engine a")]
+    assert several == [
+        {"title": "Answers", "columns": ["prompt", "here"], "rows": [["x", None], [None, "y"]]}
+    ]
+    assert rows.evidence(None) == ([], [])
+
+
+def test_what_an_action_did_is_said():
+    promoted = sample(PromotedAdapter, **ADAPTER.body | {"canary": CANARY, "warnings": ["Fewer engines."]})
+    assert switched(PromotedAdapter.read(promoted)).endswith("the other 90 %. Warning: Fewer engines.")
+    added = sample(RegisteredVersion, version="v2", live="v1", created=True)
+    assert "until it is promoted" in registered(RegisteredVersion.read(added))
 
 
 def test_an_evaluation_sends_only_what_its_metric_takes():

@@ -74,6 +74,11 @@ def test_every_duration_is_read_as_it_was_meant(seconds: float):
     assert reset[1].decode() == wanted
 
 
+def test_a_header_that_cannot_be_read_is_now():
+    (reset,) = headers_at([(b"x-ratelimit-reset-tokens", b"soon")], 0.0)
+    assert reset[1] == b"1970-01-01T00:00:00Z"
+
+
 # -- models
 
 CARDS: list[dict[str, Any]] = [

@@ -205,6 +205,11 @@ def test_what_is_said_before_a_result_stays_before_it():
     assert chat(user(result)) == [{"role": "tool", "tool_call_id": "t", "content": "1"}]
 
 
+def test_a_call_without_words_has_no_content():
+    (message,) = chat({"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f"}]})
+    assert message["content"] is None
+
+
 def test_documents_are_text():
     source = {"type": "text", "media_type": "text/plain", "data": "Body."}
     document = {"type": "document", "title": "Title", "context": "About.", "source": source}

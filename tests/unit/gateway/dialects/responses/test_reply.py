@@ -8,6 +8,7 @@ import pytest
 from openai.types.responses import Response
 
 from gateway.dataplane.reply import ReplyUsage
+from gateway.dialects.responses.items import MOST_SCORES
 from gateway.errors import FlorinError
 from gateway.fields.response_tools import ToolName
 from gateway.routing.engine_answers import MalformedError
@@ -205,6 +206,19 @@ def test_calls_follow_each_other():
     assert final(out).output == whole(said, reason="tool_calls").output
 
 
+def test_text_after_a_call_is_a_new_message():
+    out = translate(
+        reply(), stream([{"content": "a"}, call(0, "f", "{}"), {"content": "b"}, {"content": "c"}])
+    )
+    assert [item.type for item in final(out).output] == ["message", "function_call", "message"]
+    assert final(out).output_text == "abc"
+
+
+def test_a_call_without_an_id_gets_one():
+    (item,) = final(translate(reply(), stream([call(0, "f", "{}")]))).output
+    assert item.call_id == f"call_{item.id}"
+
+
 @pytest.mark.parametrize(
     ("arguments", "given"),
     [
@@ -267,6 +281,35 @@ def test_scores_are_those_of_the_text():
     assert whole({"content": "One"}, logprobs=scored).output[0].content[0].logprobs == kept
     (done,) = [one for one in events(out) if one.type == "response.output_text.done"]
     assert len(done.logprobs) == 3
+
+
+def test_scores_of_calls_are_nobodys():
+    data = [chunk({"role": "assistant", "content": ""}, 0)]
+    data.append(chunk(call(0, "f", "{}"), 1, logprobs={"content": [score("{}")]}))
+    data.append(chunk({"content": "One"}, 2, reason="stop", logprobs={"content": [score("One")]}))
+    out = translate(reply(), b"".join([*data, last(2)]))
+    assert [one.token for one in final(out).output[1].content[0].logprobs] == ["One"]
+
+
+def test_many_scores_are_in_the_deltas_only():
+    """The end would have them four times; a stream of a long answer would not fit into memory."""
+    scored = {"content": [score("One")]}
+    each = len(chunk({"content": "One"}, 1, logprobs=scored))
+    count = 2 * MOST_SCORES // each * 2
+    data = [chunk({"content": "One"}, n, logprobs=scored) for n in range(1, count + 1)]
+    out = translate(reply(), b"".join([*data, chunk({"content": ""}, count, reason="stop"), last(count)]))
+    deltas = [one for one in events(out) if one.type == "response.output_text.delta"]
+    assert all(len(one.logprobs) == 1 for one in deltas)
+    [message] = final(out).output
+    assert message.content[0].logprobs == []
+    assert len(message.content[0].text) == 3 * count
+
+
+def test_scores_that_wait_for_text_are_few():
+    scored = {"content": [score("?")]}
+    data = [chunk({"content": ""}, n, logprobs=scored) for n in range(1, 1000)]
+    out = translate(reply(), b"".join([*data, chunk({"content": "One"}, 1000, reason="stop"), last(1000)]))
+    assert len(final(out).output[0].content[0].logprobs) < 100
 
 
 # -- ends and failures

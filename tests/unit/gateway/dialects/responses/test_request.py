@@ -236,6 +236,17 @@ def test_a_wrong_namespace_is_refused(tools: Any, param: str):
     assert len(caught.value.message) < 600
 
 
+def test_a_namespace_without_tools_has_none():
+    assert [t["function"]["name"] for t in ask(tools=[AGENTS | {"tools": []}, FUNCTION]).body["tools"]] == [
+        "f"
+    ]
+
+
+def test_no_namespace_is_chosen():
+    with pytest.raises(FlorinError):
+        ask(tools=[AGENTS], tool_choice={"type": "namespace", "name": "agents"})
+
+
 def test_a_tool_of_a_namespace_is_chosen_with_it():
     choice = {"type": "function", "name": "f"}
     sent = ask(tools=[FUNCTION, AGENTS], tool_choice=choice | {"namespace": "agents"})

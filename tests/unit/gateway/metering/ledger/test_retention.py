@@ -99,6 +99,16 @@ def test_nothing_goes_that_waits_to_be_rolled_up(months):
     assert prune(months, NOW, 30).records == 3
 
 
+def test_few_at_a_time(ledger):
+    assert prune(ledger, NOW, 30) == Pruned(0, more=False)  # an empty ledger
+    ledger.insert([in_month(f"r{i}", 2026, 1) for i in range(25)])
+    close(ledger, "2026-01")
+    rolled(ledger)
+    assert prune(ledger, NOW, 30, most=10) == Pruned(10, more=True)
+    assert len(kept(ledger)) == 15
+    assert prune(ledger, NOW, 30, most=100) == Pruned(15, more=False)
+
+
 def test_what_comes_afterwards_goes_to_quarantine_and_marks_nothing(months):
     prune(months, NOW, 90)
     again, late, edge = in_month("m1", 2026, 1), in_month("late", 2026, 2), in_month("new", 2026, 3)
@@ -145,6 +155,17 @@ def test_an_attempt_that_ran_across_the_end_is_kept(ledger):
     rolled(ledger)
     assert prune(ledger, NOW, 30).records == 1
     assert kept(ledger) == {"long"}
+
+
+def test_a_call_that_finds_nothing_writes_nothing(months):
+    def batch():
+        with months.read() as connection:
+            return connection.scalar(select(ledger_state.c.value).where(ledger_state.c.name == "batch"))
+
+    prune(months, NOW, 90)
+    before = batch()
+    assert prune(months, NOW, 90) == Pruned(0, more=False)
+    assert batch() == before
 
 
 def test_a_removal_that_was_interrupted_is_finished(months, monkeypatch):

@@ -128,6 +128,19 @@ def test_each_commit_between_two_checks_counts(root, ledger, monkeypatch):
     assert ids(ledger) == {"a", "b", "c"}
 
 
+def test_after_so_many_commits_it_does_not_wait(root, ledger, monkeypatch):
+    monkeypatch.setattr(module, "_CHECK_SECONDS", 3600)
+    monkeypatch.setattr(module, "_MARKS", 3)
+    worker = Worker(root, ledger, "w").log(1, record("a").line())
+    worker.ship()
+    lose(ledger, 0)
+    worker.log(1, record("b").line())
+    worker.ship()
+    worker.log(1, record("c").line())
+    worker.ship()
+    assert ids(ledger) == {"a", "b", "c"}
+
+
 def test_a_commit_whose_answer_was_lost_is_held_for_acknowledged_by_its_repetition(root, ledger):
     """Then all are duplicates; they are of an earlier batch than the one of the repetition."""
     worker = Worker(root, ledger, "w").log(1, record("a").line())
@@ -228,6 +241,21 @@ def test_kept_files_expire(root, ledger):
     os.utime(file, (long_ago, long_ago))
     worker.ship()
     assert list(kept.iterdir()) == []
+    worker.directory.release()
+
+
+def test_kept_files_leave_the_disk_as_much_as_they_take(root, ledger, monkeypatch):
+    worker = Worker(root, ledger, "w")
+    for segment in (1, 2, 3):
+        worker.log(segment, *(record(f"{segment}-{n}").line() for n in range(10)))
+    worker.ship()
+    size = max(file.stat().st_size for file in (root / ".kept").iterdir())
+    free = iter([size // 2])
+    monkeypatch.setattr(
+        "gateway.metering.wal.kept.shutil.disk_usage", lambda _: type("", (), {"free": next(free)})
+    )
+    worker.ship()
+    assert [file.name for file in (root / ".kept").iterdir()] == ["w-00000002.jsonl"]
     worker.directory.release()
 
 

@@ -209,6 +209,27 @@ async def test_a_failing_disk_is_seen_and_what_was_appended_is_written_later(
     assert caplog.text.count("writable again") == 1
 
 
+def test_a_new_segment_that_cannot_be_made_leaves_the_old_one_in_use(make, directory, monkeypatch):
+    wal = make(segment_bytes=1_000)
+    rename = type(directory.path).rename
+
+    def fails(path, target):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(type(directory.path), "rename", fails)
+    monkeypatch.setattr(wal_module, "_RETRY", 0.0)
+    for i in range(5):
+        wal.append(record(f"req-{i}").line())
+        wal.flush()
+    assert not wal.healthy
+    assert names(directory) == [f"req-{i}" for i in range(5)]
+    assert directory.segments() == [1]
+    monkeypatch.setattr(type(directory.path), "rename", rename)
+    assert wal.flush()
+    assert wal.healthy
+    assert directory.segments() == [1, 2]
+
+
 def test_memory_is_bounded_while_nothing_can_be_written_and_finals_have_the_last_half(
     make, directory, monkeypatch
 ):

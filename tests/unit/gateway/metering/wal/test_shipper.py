@@ -333,6 +333,25 @@ def test_a_disk_too_full_for_the_note_is_still_made_room_on(shipper, mine, ledge
     assert outcomes(ledger) == {"a": "ok", "b": "ok"}
 
 
+def test_the_age_of_the_backlog_is_shown(shipper, mine, ledger, metrics):
+    mine.segment(1).write_bytes(record("a", dispatched=0, first_token=None, ended=1).line())
+    ledger.away = True
+    with pytest.raises(LedgerUnavailableError):
+        shipper.flush_now(PATIENCE_S)
+    assert shipper.age > 1e9
+    ledger.away = False
+    assert shipper.flush_now(PATIENCE_S)
+    assert shipper.age == 0
+
+
+def test_a_backlog_is_shipped_as_far_as_patience_goes(shipper, mine, ledger):
+    mine.segment(1).write_bytes(b"".join(record(f"r{i}").line() for i in range(2000)))
+    assert not shipper.flush_now(patience=0)
+    assert 0 <= len(outcomes(ledger)) < 2000
+    assert shipper.flush_now(PATIENCE_S)
+    assert len(outcomes(ledger)) == 2000
+
+
 def test_close_leaves_nothing_behind(shipper, mine, ledger, monkeypatch):
     monkeypatch.setattr(shipper_module, "_LAST_SECONDS", PATIENCE_S)
     mine.segment(1).write_bytes(record("a").line() + intent("open").line())

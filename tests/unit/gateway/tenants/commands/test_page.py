@@ -95,6 +95,14 @@ def test_a_new_tenant_is_told_what_comes_next(fake):
     assert "florin adapter add acme/NAME --source DIR # its first adapter" in lines
 
 
+def test_a_suspended_tenant_is_resumed_first(fake):
+    lines = shown(fake, page(suspended=1_700_000_000_000_000))
+    assert "state suspended since 2023-11-14 22:13:20Z" in lines
+    following = lines[lines.index("Next:") + 1]
+    assert following == "florin tenant resume acme # serve it again"
+    assert not any("florin tenant suspend" in line for line in lines)
+
+
 def test_a_dry_run_of_limits_says_whom_they_would_have_refused_and_how_far_it_got(fake):
     refused = [{"name": "ann", "would_refuse": 1200}]
     limits = [
