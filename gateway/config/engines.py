@@ -82,7 +82,8 @@ class EngineSettings(BaseModel):
     )
     max_worker_queued: PositiveInt = Field(
         5000,
-        description="Maximum requests per worker that wait for an engine with room.",
+        description="Maximum requests per worker that wait for an engine with room. If half as many wait, no "
+        "more wait for an engine to start.",
         json_schema_extra=RELOAD,
     )
     scheduling_policy: PolicyName = Field(

@@ -40,7 +40,8 @@ def no_room(
     queue: FleetQueue, limits: QueueLimits, ticket: QueueTicket, waiting: int, *, starting: bool
 ) -> Refusal | None:
     """If too many requests wait already: of the tenant, or on this worker, where `waiting` do. Batches bound
-    themselves. `starting`: they wait for an engine to start."""
+    themselves. `starting`: it waits for an engine to start, which takes minutes: half of the worker's places
+    are for requests whose engines are up."""
     if ticket.fills:
         return None
     of_tenant = queue.waiting.waiting(ticket.tenant, BATCH)
@@ -50,8 +51,10 @@ def no_room(
         return _tenant_limit(ticket.queued, retry_after)
     if of_tenant >= limits.of_tenant:
         return _tenant_limit(limits.of_tenant, retry_after)
-    if waiting >= limits.of_worker:
-        message = f"This worker's limit of {limits.of_worker:,} queued requests is reached."
+    of_worker = math.ceil(limits.of_worker / 2) if starting else limits.of_worker
+    if waiting >= of_worker:
+        what = "queued requests" + " while no engine of their base model is up" * starting
+        message = f"This worker's limit of {of_worker:,} {what} is reached."
         return Refusal("worker_limit", FlorinError("worker_full", message, retry_after=retry_after))
     return None
 

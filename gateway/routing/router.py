@@ -439,7 +439,7 @@ class Router:
         target = routing_state.target
         scores = self.scores(target, routing_state.requires)
         visible = [score for score in scores if not score.reason.startswith(PRIVATE)]
-        if self.turns.limits.start_timeout and all(score.reason in NOT_UP for score in visible):
+        if self.turns.limits.start_timeout and self._all_down(routing_state, visible):
             return Lack.ENGINE
         if any(s.cost is not None or s.reason in PASSING for s in scores):
             return Lack.ROOM if any(s.reason == FULL for s in scores) else Lack.OTHER
@@ -453,3 +453,11 @@ class Router:
             )
         reasons = "; ".join(f"{s.engine}: {s.reason}" for s in visible) or "none is registered"
         raise FlorinError("no_engine", f"No engine can serve {target.label}: {reasons}.", retry_after=5)
+
+    def _all_down(self, routing_state: RoutingState, visible: list[Score]) -> bool:
+        """Whether none of these engines is up, and one that started could have the labels that the request
+        requires."""
+        engines = self._fleets.of(routing_state.target.base_model).engines
+        views = [engines[score.engine] for score in visible]
+        meets = not views or any(view.meets(routing_state.requires) for view in views)
+        return meets and all(view.blocked in NOT_UP for view in views)

@@ -300,8 +300,9 @@ def test_a_backup_of_an_older_florin_is_migrated(small, empty, tmp_path):
     ledger = Ledger(empty.settings.ledger)
     with ledger.read() as connection:
         assert migrations.revision_of(connection) == migrations.HEAD
-        assert connection.execute(text("SELECT name, value FROM ledger_state")).all() == [
-            ("pruned_before", 5)
+        assert connection.execute(text("SELECT name, value FROM ledger_state ORDER BY name")).all() == [
+            ("pruned_before", 5),
+            (migrations.SINCE, int(migrations.WRITABLE_SINCE)),
         ]
     ledger.close()
 

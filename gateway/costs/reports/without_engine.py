@@ -2,7 +2,8 @@
 
 It counts from the first to the last hour of the period in which one ran, for whatever reason there was none:
 nobody can tell what would have run before and after. In hours with several engines, their times are taken as
-one after the other. So the figures are rather too low. They are part of no sum.
+one after the other. So the figures are rather too low, unless a kind was replaced by another. They are part
+of no sum.
 """
 
 from __future__ import annotations

@@ -250,8 +250,9 @@ def _remarks(report: CostReport) -> Iterator[str]:
         saved = f"{shown(kind.gpu_hours, 3)} GPU-hours"
         if kind.cost is not None:
             saved += f" and {shown_money(kind.cost, report.currency)} {report.currency} at list price"
+        gpu = " ".join(filter(None, (kind.gpu_type, kind.region, kind.purchase.replace("_", " "))))
         yield (
-            f"For part of the time, no engine ran {clean(kind.base_model)} on {clean(kind.gpu_type)}, "
+            f"For part of the time, no engine ran {clean(kind.base_model)} on {clean(gpu)}, "
             f"which saved {saved}, compared with one that never stops."
         )
     if report.rejected:

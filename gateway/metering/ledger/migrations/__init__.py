@@ -55,7 +55,7 @@ HEAD = REVISIONS[-1]
 WRITABLE_SINCE = "0024"
 """The oldest revision whose code may write to a ledger of HEAD; see above."""
 SINCE = "writable_since"
-"""Where an upgraded ledger says so, in `ledger_state`: as a number."""
+"""Where a ledger says so, in `ledger_state`: as a number."""
 _LOCK = 0x666C6F72  # "flor": PostgreSQL advisory lock, held while a worker migrates
 _ALEMBIC = threading.Lock()
 """Alembic's `context` is global to the process and not thread-safe."""
@@ -92,7 +92,6 @@ def migrate(engine: Engine) -> None:
         upgrade(connection, HEAD)
         _describe(connection)
         if revision is not None:
-            _leave_writable(connection)
             log.info("Ledger: schema upgraded from %s to %s.", revision, HEAD)
 
 
@@ -127,6 +126,7 @@ def upgrade(connection: Connection, revision: str) -> None:
         command.upgrade(config, revision)
     if revision == HEAD:
         adopt(connection)
+        _leave_writable(connection)
 
 
 def _describe(connection: Connection) -> None:

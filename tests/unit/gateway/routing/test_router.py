@@ -31,6 +31,7 @@ from gateway.routing.retry_budget import RetryBudget
 from gateway.routing.router import Router
 from gateway.routing.routing_state import MAX_ATTEMPTS, MAX_DETOURS, RoutingState
 from gateway.routing.suspect_isolation import SuspectIsolation
+from gateway.routing.turns import Lack
 from gateway.routing.upstream import RetryElsewhere
 from tests.doubles.memory_store import MemoryStore
 from tests.support.harness import engine_document
@@ -400,6 +401,31 @@ async def test_where_no_engine_is_up_requests_wait_for_one_to_start(
     assert [name_of(lease) for lease in leases] == ["b", "b"]
     assert fleet.waited == []
     sweeping.cancel()
+
+
+@pytest.mark.parametrize(
+    ("pools", "lack"),
+    [
+        ({"eu": "stopped", "us": "stopped"}, Lack.ENGINE),
+        ({"us": "stopped"}, "no_engine"),
+        ({"eu": "stopped", "us": "up"}, "no_engine"),
+    ],
+    ids=["all stopped", "none has the label", "another is up"],
+)
+def test_of_several_pools_without_engines_the_one_with_the_labels_must_start(fleet: Fleet, pools, lack):
+    fleet.router.turns.limits = QueueLimits(start_timeout=300)
+    fleet.catalog.engines = {
+        region: engine_document(region, region=region, stopping=state != "up")
+        for region, state in pools.items()
+    }
+    fleet.catalog.engine_changes += 1
+    request = fleet.request(BASE, requires={"region": "eu"})
+    if isinstance(lack, Lack):
+        assert fleet.router._lack(request) is lack
+        return
+    with pytest.raises(FlorinError) as caught:
+        fleet.router._lack(request)
+    assert caught.value.code == lack
 
 
 async def test_an_engine_that_dies_while_it_loads_is_waited_for_again(fleet: Fleet):

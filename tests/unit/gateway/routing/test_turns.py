@@ -7,11 +7,12 @@ import itertools
 import pytest
 
 from adapters.registry.catalog import Catalog
+from gateway.admission.fair_queue.fleet_queue import FleetQueue
 from gateway.admission.fair_queue.waiting import Fit
 from gateway.errors import FlorinError
 from gateway.routing import turns as turns_module
 from gateway.routing.pool import Pool
-from gateway.routing.queue_refusals import START_RETRY_SECONDS, QueueLimits
+from gateway.routing.queue_refusals import START_RETRY_SECONDS, QueueLimits, no_room
 from gateway.routing.queue_ticket import QueueTicket
 from gateway.routing.turns import Lack, Turns
 from tests.support.waiting import PATIENCE_S
@@ -46,6 +47,15 @@ async def test_and_leaves_the_whole_time_for_room(monkeypatch: pytest.MonkeyPatc
     assert error.code == "overloaded"
     waited = float(error.message.split(" within ")[1].split()[0])
     assert waited >= (len(starting) - 1 + 5) * SOON * 0.9
+
+
+def test_half_of_a_worker_s_places_are_for_requests_whose_engines_are_up():
+    queue, limits, ticket = FleetQueue("base"), QueueLimits(of_worker=4), QueueTicket("acme")
+    assert no_room(queue, limits, ticket, 1, starting=True) is None
+    refusal = no_room(queue, limits, ticket, 2, starting=True)
+    assert refusal is not None
+    assert (refusal.reason, refusal.error.code) == ("worker_limit", "worker_full")
+    assert no_room(queue, limits, ticket, 3, starting=False) is None
 
 
 async def test_the_limits_of_requests_that_wait_hold_there_too():

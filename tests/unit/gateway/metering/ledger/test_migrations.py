@@ -50,6 +50,7 @@ def test_a_newer_version_s_database_is_refused_in_a_sentence(ledger_url):
     ledger = opened(ledger_url)
     with ledger.write() as connection:
         connection.execute(text("UPDATE alembic_version SET version_num = '9999'"))
+        connection.execute(text("DELETE FROM ledger_state"))  # which says who may write
     ledger.close()
     newer = Ledger(ledger_url)
     for _ in range(2):  # not only the first time
@@ -79,6 +80,7 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(blank_url, monkeyp
 def upgraded_by_a_later_version(ledger, monkeypatch, since):
     def upgrade(connection, revision):
         connection.execute(text(f"UPDATE alembic_version SET version_num = '{revision}'"))
+        migrations._leave_writable(connection)
 
     with ledger.read():
         pass
@@ -99,6 +101,13 @@ def test_an_upgrade_is_logged_and_gateways_that_it_leaves_writing_start(ledger, 
     assert caplog.messages == [f"Ledger: schema upgraded from {before} to 9999."]
     assert ledger.insert([record()]).new == 1
     assert f"newer version of Florin, and can be used by this one ({before})" in caplog.text
+
+
+def test_a_ledger_says_from_its_start_which_versions_may_write(blank_url):
+    ledger = opened(blank_url)
+    with ledger.read() as connection:
+        assert migrations._writable(connection)
+    ledger.close()
 
 
 def test_gateways_that_a_later_version_does_not_leave_writing_are_refused(ledger, monkeypatch):
@@ -132,6 +141,8 @@ def test_gateways_of_the_oldest_version_that_may_write_know_all_that_they_must(b
         new = after[table].keys() - columns.keys()
         assert columns.keys() <= after[table].keys(), f"{table} lost columns"
         assert {name for name in new if after[table][name]} == set()
+        required = {name for name in columns if after[table][name] and not columns[name]}
+        assert required == set(), f"{table}: inserts could leave these out"
 
 
 @pytest.mark.parametrize(("version", "status"), [(migrations.HEAD, 0), ("9999", 1), (None, 0)])
@@ -140,6 +151,7 @@ def test_a_pod_begins_unless_it_could_never_write(ledger_url, monkeypatch, versi
         ledger = opened(ledger_url)
         with ledger.write() as connection:
             connection.execute(text(f"UPDATE alembic_version SET version_num = '{version}'"))
+            connection.execute(text("DELETE FROM ledger_state"))
         ledger.close()
     monkeypatch.setattr(first_step, "log_to_stderr", lambda: None)
     monkeypatch.setenv("FLORIN_LEDGER_URL", ledger_url if version else "sqlite:////proc/none/ledger.db")

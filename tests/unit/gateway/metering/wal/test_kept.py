@@ -64,7 +64,10 @@ class Worker:
 
 def batch(ledger):
     with ledger.read() as connection:
-        return connection.execute(select(ledger_state.c.value)).scalar() or 0
+        return (
+            connection.execute(select(ledger_state.c.value).where(ledger_state.c.name == "batch")).scalar()
+            or 0
+        )
 
 
 def lose(ledger, since):
@@ -72,7 +75,7 @@ def lose(ledger, since):
     with ledger.write() as connection:
         connection.execute(delete(usage_records).where(usage_records.c.batch > since))
         connection.execute(delete(dirty_hours))
-        connection.execute(update(ledger_state).values(value=since))
+        connection.execute(update(ledger_state).where(ledger_state.c.name == "batch").values(value=since))
 
 
 def ids(ledger):

@@ -183,7 +183,10 @@ def test_what_zero_engines_saved_is_said(fake):
     missing = [{**kind, "gpu_hours": "312.50", "cost": "625.00"}, {**kind, "gpu_hours": "2.00", "cost": None}]
     fake.answer("GET", PATH, deepcopy(REPORT) | {"without_engine": missing})
     noted = " ".join(fake.florin("cost", "report").stderr.split())
-    assert "no engine ran llama on H200, which saved 312.500 GPU-hours and 625.00 USD at list price" in noted
+    assert (
+        "no engine ran llama on H200 spot, which saved 312.500 GPU-hours and 625.00 USD at list price"
+        in noted
+    )
     assert "which saved 2.000 GPU-hours, compared" in noted
 
 
