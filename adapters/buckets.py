@@ -35,7 +35,14 @@ _REQUEST: Final = timedelta(hours=1)
 _CREDENTIALS_KEPT: Final = timedelta(minutes=5)
 _CODE = re.compile(r"<Code>([A-Za-z]{1,60})</Code>")
 _STATUS = re.compile(r"status(?: code)?: ([1-5][0-9]{2})\b")
-_OTHER = re.compile(r"[Cc]onnection refused|dns error|timed out|certificate")
+_CAUSES: Final = {
+    "Connection refused": "connection refused",
+    "dns error": "its host name is unknown",
+    "TimedOut": "no answer in time",
+    "ertificate": "its certificate is not trusted",
+    "credential provider": "the credentials of the environment cannot be read",
+}
+"""What obstore's message has of a call that got no answer, and what it means."""
 
 
 class StoreSettingsError(Exception):
@@ -77,8 +84,7 @@ def reason(error: BaseException) -> str:
         return code[1]
     if answer := status(error):
         return f"HTTP {answer}"
-    other = _OTHER.search(text)
-    return other[0] if other else type(error).__name__
+    return next((cause for sign, cause in _CAUSES.items() if sign in text), type(error).__name__)
 
 
 def status(error: BaseException) -> int:

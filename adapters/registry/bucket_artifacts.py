@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import obstore
 from obstore.exceptions import BaseError
@@ -41,8 +41,12 @@ _URL = re.compile(
 _INSTALLATIONS: Final = ".installations"
 _REMOVING: Final = ".removing"
 _RETRIES: Final = 3
+_START: Final = 5.0
+"""Seconds that a start waits for a store that does not answer."""
 _WAIT: Final = 90.0
 """Seconds that a publisher waits for a remover: more than the remover takes to look again."""
+_WRITES: Final = 3
+"""How often a publisher writes what removers take away again."""
 _PART: Final = 16 * 1024 * 1024
 _PARTS: Final = 4
 """Parts of an upload that are on their way at a time."""
@@ -59,6 +63,7 @@ class BucketArtifacts(ArtifactStore):
             raise ValueError(f"{url!r} is not the URL of a bucket")
         self._place = place
         self._sleep = sleep
+        self._registered = False  # mutable: whether the mark of this installation is known to be there
 
     @property
     def where(self) -> str:
@@ -68,26 +73,26 @@ class BucketArtifacts(ArtifactStore):
         super().open()
         self._installation = installation
         try:
-            self._register()
-        except OSError as error:
-            log.error("FLORIN_ARTIFACT_BUCKET: %s", error)  # `florin doctor` reports it, too
+            with self._explained():
+                self._register(self._connect(stall=_START))
+        except OSError as error:  # the first file that is written tries again
+            log.error("FLORIN_ARTIFACT_BUCKET: %s: %s", error.filename, error.strerror)
 
     def publish(self, staged: Path) -> Artifact:
         hexdigest = digest_of(staged)
         artifact = self.artifact(f"sha256:{hexdigest}", staged)
-        until = time.monotonic() + _WAIT
         with self._explained():
-            while True:
+            for _ in range(_WRITES):
                 for name in FILES:
                     self._put(hexdigest, staged, name)
+                until = time.monotonic() + _WAIT
                 while self._being_removed(hexdigest):
                     if time.monotonic() > until:
                         raise OSError(errno.EBUSY, "the same files are being removed", artifact.location)
                     self._sleep(1.0)
                 if self._has(hexdigest, artifact.size_bytes):
                     return artifact
-                if time.monotonic() > until:
-                    raise OSError(errno.EIO, "what was written is not there", artifact.location)
+        raise OSError(errno.EIO, "what was written is not there", artifact.location)
 
     @contextmanager
     def files(self, digest: str) -> Iterator[Path | None]:
@@ -119,7 +124,8 @@ class BucketArtifacts(ArtifactStore):
 
     def check(self) -> None:
         super().check()
-        self._register()
+        with self._explained():
+            self._register(self._store)
         self.readable("0" * 64, FILES[0])  # some credentials may write, and not sign
 
     def others(self) -> list[str]:
@@ -159,15 +165,21 @@ class BucketArtifacts(ArtifactStore):
 
     @cached_property
     def _store(self) -> Store:
-        place = self._place
-        return buckets.connect(place["scheme"], place["bucket"], place["prefix"] or None, retries=_RETRIES)
+        return self._connect(retries=_RETRIES)
 
-    def _register(self) -> None:
-        with self._explained():
-            if self._installation:
-                self._store.put(f"{_INSTALLATIONS}/{self._installation}", b"-")
+    def _connect(self, **options: Any) -> Store:
+        place = self._place
+        return buckets.connect(place["scheme"], place["bucket"], place["prefix"] or None, **options)
+
+    def _register(self, store: Store) -> None:
+        """Mark the prefix as used by this installation, so that no other removes its files."""
+        if self._installation:
+            store.put(f"{_INSTALLATIONS}/{self._installation}", b"-")
+        self._registered = True
 
     def _put(self, hexdigest: str, files: Path, name: str) -> None:
+        if not self._registered:
+            self._register(self._store)
         self._store.put(f"{hexdigest}/{name}", files / name, chunk_size=_PART, max_concurrency=_PARTS)
 
     def _has(self, hexdigest: str, size: int) -> bool:

@@ -1,8 +1,8 @@
 """Fetches adapters from MLflow's model registry: `models:/NAME/VERSION`, or `models:/NAME@ALIAS`.
 
 The server is `MLFLOW_REGISTRY_URI` or `MLFLOW_TRACKING_URI`, with `MLFLOW_TRACKING_TOKEN`, or
-`MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`. It says where a version's files are: with itself,
-or in a bucket, which is read as any other.
+`MLFLOW_TRACKING_USERNAME` and `MLFLOW_TRACKING_PASSWORD`, or those in the URL. It says where a version's
+files are: with itself, or in a bucket, which is read as any other.
 """
 
 from __future__ import annotations
@@ -109,7 +109,8 @@ class _Server:
                 found="MLFLOW_TRACKING_URI is not an http(s) URL",
                 expected="MLFLOW_TRACKING_URI in the gateway's environment",
             ) from None
-        user, password = environ.get("MLFLOW_TRACKING_USERNAME"), environ.get("MLFLOW_TRACKING_PASSWORD", "")
+        user = environ.get("MLFLOW_TRACKING_USERNAME", url.user)
+        password = environ.get("MLFLOW_TRACKING_PASSWORD", url.password or "")
         authorization = None
         if token := environ.get("MLFLOW_TRACKING_TOKEN"):
             authorization = f"Bearer {token}"

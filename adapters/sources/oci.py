@@ -33,11 +33,12 @@ from adapters.sources.web_client import WebClient
 
 _NAME = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
 _URI = re.compile(
-    r"oci://(?P<host>[A-Za-z0-9][A-Za-z0-9.-]{0,252}(?::[0-9]{1,5})?)"
+    r"oci://(?P<host>[A-Za-z0-9][A-Za-z0-9.-]{0,252}(?::(?P<port>[0-9]{1,5}))?)"
     rf"/(?P<repository>{_NAME}(?:/{_NAME})*)"
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>sha256:[0-9a-f]{64}))?",
     re.ASCII,
 )
+_LAST_PORT = 65_535
 _TITLE = "org.opencontainers.image.title"
 _MANIFESTS = (
     "application/vnd.oci.image.manifest.v1+json, application/vnd.docker.distribution.manifest.v2+json"
@@ -74,6 +75,9 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
     return f"oci://{place.host}/{place.repository}@{digest}"
 
 
+_Text = Annotated[str, StringConstraints(pattern="^[!-~]*$")]
+
+
 class _Layer(BaseModel):
     digest: Annotated[str, StringConstraints(pattern="^sha256:[0-9a-f]{64}$")]
     size: NonNegativeInt
@@ -97,6 +101,11 @@ class _Manifest(BaseModel):
     layers: list[_Layer] = Field(max_length=1000)
 
 
+class _Token(BaseModel):
+    token: _Text | None = None
+    access_token: _Text | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class _Place:
     host: str
@@ -107,7 +116,7 @@ class _Place:
     @classmethod
     def parse(cls, uri: str) -> Self:
         named = _URI.fullmatch(uri)
-        if named is None:
+        if named is None or int(named["port"] or 0) > _LAST_PORT:
             raise SourceRefusedError(
                 "source_unsupported",
                 "The source is not a valid reference to a registry.",
@@ -153,11 +162,11 @@ class _Registry:
             query["service"] = service
         client = WebClient(realm.update_query(query).with_user(None), own, self.options)
         try:
-            answer = json.loads(await client.document("The registry's token", _TOKEN_BYTES))
-            token = answer.get("token") or answer.get("access_token")
-        except (ValueError, AttributeError):
-            token = None
-        if not isinstance(token, str) or not token.isascii() or not token.isprintable():
+            answer = _Token.model_validate_json(await client.document("The registry's token", _TOKEN_BYTES))
+        except ValidationError:
+            answer = _Token()
+        token = answer.token or answer.access_token
+        if not token:
             raise _unusable("an answer without a token", "a token")
         return replace(self, authorization=f"Bearer {token}")
 

@@ -151,6 +151,13 @@ class IdentitySettings(BaseModel):
             raise ValueError(msg)
         return text
 
+    @field_validator("host_issuer")
+    @classmethod
+    def _of_the_controller(cls, text: str, info: ValidationInfo) -> str:
+        if not text and info.data.get("controller_subject"):
+            raise ValueError("is required with FLORIN_CONTROLLER_SUBJECT")
+        return text
+
     @field_validator("cache_secret")
     @classmethod
     def _long(cls, text: str) -> str:

@@ -104,7 +104,8 @@ class StorageSettings(BaseModel):
     )
     artifact_bucket: str = Field(
         "",
-        pattern=r"^((s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/[A-Za-z0-9._/-]{0,512})?)?$",
+        pattern=r"^((s3|gs|az)://[A-Za-z0-9][A-Za-z0-9._-]{1,254}(/[A-Za-z0-9_-][A-Za-z0-9._-]*)*/?)?$",
+        max_length=800,
         description="Bucket of adapter versions, in place of a directory: `s3://BUCKET/PREFIX`, "
         "`gs://BUCKET/PREFIX` or `az://CONTAINER/PREFIX`, with the credentials of the environment. Hosts "
         "with an agent read from it by signed URLs and need no credentials; other engines cannot. Each "

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 
 from gateway.kubernetes.api_server import ApiServer, ApiServerError
 from gateway.kubernetes.inventory import Inventory
@@ -13,22 +14,29 @@ from gateway.kubernetes.resource import Kind
 log = logging.getLogger(__name__)
 
 _GONE = 410
+_LONGEST = 30
+"""Pauses."""
 
 
 async def follow(server: ApiServer, kind: Kind, inventory: Inventory, *, pause: float = 1.0) -> None:
-    """Until cancelled. `pause`: seconds before it asks again."""
-    failing = False
+    """Until cancelled. `pause`: seconds before it asks again; longer if the last answer did not last."""
+    wait = pause
     while True:
+        began = time.monotonic()
         try:
             listing = await server.list(kind)
             inventory.replace(kind, listing.resources)
-            failing = False
             await _watch(server, kind, inventory, listing.version, pause)
         except ApiServerError as error:
-            if error.status != _GONE and not failing:  # too old a version is a matter of course
+            lasted = time.monotonic() - began > _LONGEST * pause
+            if error.status == _GONE:  # too old a version is a matter of course
+                wait = pause
+            elif lasted or wait == pause:
                 log.warning("%s: %s Trying again", kind, error)
-                failing = True
-        await asyncio.sleep(pause)
+                wait = 2 * pause
+            else:
+                wait = min(2 * wait, _LONGEST * pause)
+        await asyncio.sleep(wait)
 
 
 async def _watch(server: ApiServer, kind: Kind, inventory: Inventory, version: str, pause: float) -> None:

@@ -15,7 +15,7 @@ from gateway.errors import FlorinError
 from gateway.tenants.directory import HOST, Key, Pins, Role
 from gateway.tenants.people.claims import LEEWAY, check_times, text_of
 from gateway.tenants.people.issuer import Issuer
-from gateway.tenants.people.tokens import issuer_of
+from gateway.tenants.people.tokens import whose
 
 _EXPIRED = "The host's token has expired. Its platform renews it: try again with the new one."
 
@@ -39,9 +39,10 @@ class HostTokens:
         self._clock = clock
 
     def may_be_controller(self, token: bytes) -> bool:
-        """Whether there is a controller, and the token says that it is of this issuer. Nothing is
-        verified."""
-        return bool(self._controller) and issuer_of(token.decode("latin-1")) == self.issuer.url
+        """Whether the token says that it is the controller's, and so no person's of the same issuer. Nothing
+        is verified."""
+        claimed = (self.issuer.url, self._controller)
+        return bool(self._controller) and whose(token.decode("latin-1")) == claimed
 
     async def identify(self, token: bytes) -> Key:
         """The host's token as an enrolment token, the controller's as its key: neither is in a registry.

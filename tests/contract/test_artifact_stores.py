@@ -7,8 +7,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -230,6 +231,27 @@ def test_a_publisher_waits_for_a_remover_that_has_looked_before(storage):
 
 
 @pytest.mark.parametrize("storage", ["bucket"], indirect=True)
+def test_a_long_upload_leaves_a_remover_its_time(storage, monkeypatch):
+    """The clock of the wait starts when the files are there."""
+    hexdigest = storage.publish(aged=True).digest.removeprefix("sha256:")
+    clock, put = [0.0], storage.store._put
+
+    def put_slowly(*file: Any) -> None:
+        put(*file)
+        clock[0] += 1000.0
+
+    def look_again(_: float) -> None:
+        storage.remover.delete_or_restore(no_one)
+
+    slow = SimpleNamespace(monotonic=lambda: clock[0])
+    monkeypatch.setattr("adapters.registry.bucket_artifacts.time", slow)
+    storage.store._put, storage.store._sleep = put_slowly, look_again
+    storage.store.mark(hexdigest)
+    storage.publish()
+    assert storage.weights(f"sha256:{hexdigest}") == b"weights"
+
+
+@pytest.mark.parametrize("storage", ["bucket"], indirect=True)
 def test_what_a_remover_takes_before_the_publisher_looks_is_written_anew(storage):
     hexdigest = storage.publish(aged=True).digest.removeprefix("sha256:")
     looks = []
@@ -259,11 +281,19 @@ def test_what_lies_in_a_bucket_is_what_the_documentation_says(storage):
 
 @pytest.mark.parametrize("storage", ["bucket"], indirect=True)
 def test_a_bucket_that_is_away_costs_no_start(storage, monkeypatch, caplog):
+    endpoint = os.environ["AWS_ENDPOINT_URL"]
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
     monkeypatch.setattr("adapters.registry.bucket_artifacts._RETRIES", 0)
+    late = storage.another()
+    late.open("two")
+    place = storage.store.where
+    assert f"FLORIN_ARTIFACT_BUCKET: {place}: connection refused" in caplog.messages
     store = storage.another()
-    store.open("two")
-    assert "FLORIN_ARTIFACT_BUCKET" in caplog.text
+    store.open("three")
     for call in (store.check, store.others, lambda: store.problems([]), BucketRemover(store).is_empty):
-        with pytest.raises(OSError, match=storage.store.where):
+        with pytest.raises(OSError, match=place):
             call()
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    assert storage.store.others() == []
+    replace(storage, store=late).publish()
+    assert storage.store.others() == [f"{place}/.installations/two"], "its files are safe from others now"

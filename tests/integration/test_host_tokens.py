@@ -106,8 +106,7 @@ async def test_the_controller_s_pod_applies_tenants_and_adapters_and_makes_no_ke
             assert (await http.delete("/admin/v1/tenants/acme")).json()["removed"] is True
             assert (await http.post("/admin/v1/enrol", json={})).status_code == 403
         async with gateway.http(pod_token(cluster, SUBJECT)) as http:
-            other = await http.get("/admin/v1/tenants")
-            assert (other.status_code, other.json()["error"]["code"]) == (403, "no_role")
+            assert (await http.get("/admin/v1/tenants")).status_code == 401
         async with gateway.http() as http:
             entries = (await http.get("/admin/v1/audit", params={"action": "tenant.remove"})).json()["data"]
         assert [entry["actor"] for entry in entries] == [f"host:{CONTROLLER}"]

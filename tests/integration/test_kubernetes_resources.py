@@ -71,6 +71,7 @@ async def test_from_resources_to_the_registry_and_back(gateway, cluster, control
         }
         assert (await operator.post("/admin/v1/engines", json=body)).status_code == 201
         cluster.create("EnginePool", "e", {"names": "e-*", "gpuType": "H200"})
+        cluster.create("EnginePool", "wrong", {"labels": {"region": "eu"}})  # which has a field of its own
         source = adapter_files(tmp_path, 1)
         # The adapter comes before its tenant: it waits.
         spec = {
@@ -83,16 +84,18 @@ async def test_from_resources_to_the_registry_and_back(gateway, cluster, control
         await settled(cluster, "LoraAdapter", "acme-support", "False", "Conflict")
         cluster.create("Tenant", "acme", {"limits": {"requestsPerMinute": 600}})
         await settled(cluster, "Tenant", "acme", "True", "Applied")
-        await settled(cluster, "LoraAdapter", "acme-support", "True", "Applied")
+        await settled(cluster, "LoraAdapter", "acme-support", "False", "TooFewReplicas")
         assert directory.tenants["acme"].limits.requests_per_minute == 600
         gateway.keys["acme"] = await gateway.add_key(Role.TENANT, "acme")
         async with gateway.client("acme") as client:
             await client.chat.completions.create(
                 model="support", messages=[{"role": "user", "content": "hi"}]
             )
-        await until(lambda: cluster.status("LoraAdapter", "acme-support")["engines"] == 1)
+        await settled(cluster, "LoraAdapter", "acme-support", "True", "Applied")
+        assert cluster.status("LoraAdapter", "acme-support")["engines"] == 1
         assert cluster.status("LoraAdapter", "acme-support")["state"] == "Loaded"
         await until(lambda: cluster.status("EnginePool", "e").get("ready") == 1)
+        await settled(cluster, "EnginePool", "wrong", "False", "InvalidSpec")
 
         # Somebody else changes it: changed back, and shown.
         adapter = "/admin/v1/adapters/acme/support"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from urllib.parse import parse_qs, unquote
 
@@ -99,6 +100,14 @@ def test_answers_that_are_not_mlflow_s(server, fetch):
     assert fetch("models:/support/3").codes == ["too_large"]
     server.server.handlers[path] = lambda r: r.answer(b"{}", status=404)
     assert fetch("models:/support/3").codes == ["source_missing"]
+
+
+def test_credentials_in_the_url_of_the_server(server, fetch, monkeypatch, files):
+    monkeypatch.delenv("MLFLOW_TRACKING_TOKEN")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", server.server.url.replace("://", "://robot:s3cret@"))
+    assert fetch("models:/support/3").landed == files
+    sent = {r.headers.get("authorization") for r in server.server.requests}
+    assert sent == {f"Basic {base64.b64encode(b'robot:s3cret').decode()}"}
 
 
 def test_without_a_server(fetch, monkeypatch):

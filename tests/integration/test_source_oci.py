@@ -156,9 +156,16 @@ def test_a_token_from_a_private_address_must_be_allowed(registry, fetch, files):
     assert fetch(registry.reference).codes == ["source_not_public"]
 
 
+@pytest.mark.parametrize("answer", [b"[" * 60_000, b'{"token": 1}', b'{"token": "a\\nb"}', b"{}", b"[]"])
+def test_answers_without_a_token(registry, fetch, files, answer):
+    registry.push(files)
+    registry.server.handlers["/token"] = lambda r: r.answer(answer)
+    assert fetch(registry.reference).codes == ["source_unavailable"]
+
+
 def test_invalid_references(fetch):
     for uri in ("oci://", "oci://host", "oci://host/Upper", "oci://u:p@host/x", "oci://host/a/../b",
-                "oci://host/a@sha256:12", "oci://host/a:v1?x=1"):  # fmt: skip
+                "oci://host/a@sha256:12", "oci://host/a:v1?x=1", "oci://host:99999/a"):  # fmt: skip
         assert fetch(uri).codes == ["source_unsupported"], uri
 
 

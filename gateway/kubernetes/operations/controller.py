@@ -23,7 +23,7 @@ from gateway.kubernetes.inventory import Inventory
 from gateway.kubernetes.operations import decisions
 from gateway.kubernetes.operations.decisions import Apply, Claim, Release, Remove, Show, Step, after_asking
 from gateway.kubernetes.operations.definitions import Status, pool, shown
-from gateway.kubernetes.operations.observation import Fleet, pool_status, status
+from gateway.kubernetes.operations.observation import Fleet, invalid_pool, pool_status, status
 from gateway.kubernetes.resource import FINALIZER, PLURALS, Finding, Json, Key, Kind, Resource
 from gateway.kubernetes.watching import follow
 
@@ -243,9 +243,8 @@ class Controller:
         """Raises ApiServerError."""
         try:
             new = pool_status(resource, pool(resource), self._fleet, now=_now())
-        except ValidationError as error:  # no schema says all that the models check
-            log.warning("EnginePool %s: %s", resource.name, error.errors()[0]["msg"])
-            return
+        except ValidationError as error:
+            new = invalid_pool(resource, error, now=_now())
         await self._put_status(resource, new)
 
     async def _put_status(self, resource: Resource, new: Status) -> Resource:

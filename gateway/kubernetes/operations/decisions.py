@@ -68,9 +68,10 @@ def document(resources: Iterable[Resource]) -> Json:
 
 
 def owners(resources: Collection[Resource]) -> dict[tuple[Kind, str], Resource]:
-    """Who has each object: the oldest of the resources that stand for it."""
+    """Who has each object: the oldest of the resources that stand for it, and one that is being deleted only
+    if there is no other. So the object outlives it where another asks for it."""
     by_object: dict[tuple[Kind, str], Resource] = {}
-    for resource in sorted(resources, key=lambda r: r.age):
+    for resource in sorted(resources, key=lambda r: (r.deleting, r.age)):
         by_object.setdefault((resource.kind, resource.id), resource)
     return by_object
 
@@ -103,7 +104,7 @@ def after_asking(resource: Resource, actions: Sequence[Action], served: Finding)
         return Show(refusal(refused), retry=True)
     changes = tuple(change for action in actions for change in differences(action))
     if not actions:
-        return Show(served, retry=served.phase != "ready")
+        return Show(served, retry=served.phase == "stalled" or not served.synced)
     if resource.spec.get("management") == "Observe":
         message = f"The registry differs: {'; '.join(changes[:_FEW])}."
         return Show(Finding("Drifted", message, "stalled", synced=False), drift=changes)

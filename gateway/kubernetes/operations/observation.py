@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+from pydantic import ValidationError
+
 from gateway.fleet.adapters.schemas.adapters import Adapter
 from gateway.fleet.engines.schemas.engines import Engine
 from gateway.kubernetes.operations.definitions import (
@@ -48,6 +50,9 @@ def _of_adapter(adapter: Adapter) -> Finding:
         message = " ".join(f"{problem.version}: {problem.reason}" for problem in problems)
         return Finding(pascal(problems[0].state), message, "stalled")
     holders = _holders(adapter)
+    if len(holders) < (fewest := adapter.min_replicas or 0):
+        message = f"{adapter.live} is on {len(holders)} engines; minReplicas asks for {fewest}."
+        return Finding("TooFewReplicas", message, "reconciling")
     if holders:
         return Finding("Applied", f"{adapter.live} is on {', '.join(holders[:5])}.")
     return Finding("Applied", f"{adapter.live} is loaded when it is called.")
@@ -123,6 +128,22 @@ def pool_status(resource: Resource, pool: PoolResource, fleet: Fleet, *, now: st
         members=[
             Member(name=e.name, state="stopping" if e.stopping else e.state, health=e.health) for e in members
         ],
+    )
+
+
+def invalid_pool(resource: Resource, error: ValidationError, *, now: str) -> PoolStatus:
+    """No schema of Kubernetes says all that the models check."""
+    mistake = error.errors()[0]
+    message = f"{'.'.join(map(str, mistake['loc']))}: {mistake['msg'].removeprefix('Value error, ')}."
+    finding = Finding("InvalidSpec", message, "stalled", synced=False)
+    return PoolStatus(
+        observed_generation=resource.generation,
+        conditions=conditions(resource.conditions, finding, resource.generation, now),
+        state=finding.reason,
+        engines=0,
+        ready=0,
+        slots=0,
+        members=[],
     )
 
 

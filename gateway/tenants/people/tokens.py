@@ -58,14 +58,15 @@ def header_of(token: str) -> Header:
     return Header(algorithm, key_id)
 
 
-def issuer_of(token: str) -> str:
-    """Whose token it claims to be; empty: it says nothing. Nothing is verified yet."""
+def whose(token: str) -> tuple[str, str]:
+    """Issuer and subject that it claims to have; empty: it says nothing. Nothing is verified yet."""
     if len(token) > LONGEST:
-        return ""
+        return "", ""
     try:
-        return str(jwt.decode(token, options={"verify_signature": False}).get("iss", ""))
+        claims = jwt.decode(token, options={"verify_signature": False})
     except PyJWTError:
-        return ""
+        return "", ""
+    return str(claims.get("iss", "")), str(claims.get("sub", ""))
 
 
 def usable(key: object) -> bool:

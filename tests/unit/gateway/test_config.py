@@ -47,6 +47,9 @@ def test_relative_directories_become_absolute(elsewhere: Path, monkeypatch: pyte
         ("wal_full: maybe", "FLORIN_WAL_FULL"),
         ("redis_url: http://a", "FLORIN_REDIS_URL"),
         ("redis_url: redis+sentinel://a,b", "FLORIN_REDIS_URL"),
+        ("artifact_bucket: s3://bucket/../other", "FLORIN_ARTIFACT_BUCKET"),
+        ("controller_subject: system:serviceaccount:a:b", "FLORIN_HOST_ISSUER"),
+        ("artifact_bucket: s3://bucket/a//b", "FLORIN_ARTIFACT_BUCKET"),
     ],
 )
 def test_a_wrong_file_is_told_in_words(elsewhere: Path, text: str, words: str):

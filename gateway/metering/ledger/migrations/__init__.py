@@ -52,7 +52,7 @@ REVISIONS = (
 )
 HEAD = REVISIONS[-1]
 """The revision that this code requires, or one after it that leaves it writing."""
-WRITABLE_SINCE = "0024"
+WRITABLE_SINCE = "0027"
 """The oldest revision whose code may write to a ledger of HEAD; see above."""
 SINCE = "writable_since"
 """Where a ledger says so, in `ledger_state`: as a number."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from gateway.declarative.schemas import Action
+from gateway.fleet.adapters.schemas.adapters import Adapter, Place
 from gateway.kubernetes.inventory import Inventory, retry_delay
 from gateway.kubernetes.operations.decisions import (
     Apply,
@@ -21,6 +22,7 @@ from gateway.kubernetes.operations.decisions import (
 from gateway.kubernetes.operations.definitions import shown
 from gateway.kubernetes.operations.observation import Fleet, status
 from gateway.kubernetes.resource import FINALIZER, Finding, Resource, conditions
+from tests.support.samples import sample
 
 VERSIONS = [{"version": "v1", "source": "s3://a/1"}]
 SERVED = Finding("Applied", "v1 is loaded when it is called.")
@@ -73,6 +75,15 @@ def test_the_oldest_of_several_resources_has_the_object():
     assert before_asking(deleted, first) == Release(), "what is the other's stays"
 
 
+def test_an_object_outlives_a_resource_that_is_deleted_beside_another_for_it():
+    old = resource(metadata=DELETED)
+    for changes, heir, step in (({}, "other", Release()), ({"metadata": DELETED}, "support", Remove())):
+        other = resource("other", "2026-01-03T00:00:00Z", spec={"name": "support"}, **changes)
+        (owner,) = owners([old, other]).values()
+        assert owner.name == heir
+        assert before_asking(old, owner) == step
+
+
 def test_what_the_models_refuse_is_not_sent():
     step = before_asking(wrong := resource(spec={"live": "v7"}), wrong)
     assert isinstance(step, Show)
@@ -106,6 +117,8 @@ def test_after_the_gateway_was_asked():
     observed = after_asking(resource(spec={"management": "Observe"}), [action()], SERVED)
     assert isinstance(observed, Show)
     assert (observed.finding.reason, observed.drift) == ("Drifted", ("live: v2 → v1",))
+    waiting = Finding("TooFewReplicas", "v1 is on 0 engines.", "reconciling")
+    assert after_asking(resource(), [], waiting) == Show(waiting), "nothing is to be tried again"
     quarantined = Finding("Quarantined", "v1: it answers like the base model.", "stalled")
     assert after_asking(resource(), [], quarantined) == Show(quarantined, retry=True)
 
@@ -127,6 +140,20 @@ def test_a_refusal_is_shown_and_tried_again(failed, reason, phase):
     step = after_asking(resource(), [failed], SERVED)
     assert isinstance(step, Show)
     assert (step.finding.reason, step.finding.phase, step.retry) == (reason, phase, True)
+
+
+@pytest.mark.parametrize(
+    ("fewest", "ready", "reason"),
+    [(0, "True", "Applied"), (1, "True", "Applied"), (2, "False", "TooFewReplicas")],
+)
+def test_an_adapter_on_fewer_engines_than_its_spec_says_is_not_ready(fewest, ready, reason):
+    place = sample(Place, engine="e1", version="v1", state="resident")
+    adapter = Adapter.model_validate(
+        sample(Adapter, adapter="acme/support", live="v1", placed=[place], min_replicas=fewest)
+    )
+    finding = Fleet(adapters={"acme/support": adapter}).finding(resource())
+    assert (conditions([], finding, 1, "now")[0]["status"], finding.reason) == (ready, reason)
+    assert finding.synced
 
 
 def test_conditions_keep_the_time_of_their_last_change():

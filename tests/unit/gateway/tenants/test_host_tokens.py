@@ -72,3 +72,16 @@ def test_a_wrong_pin_is_named(pins, words):
 def test_subjects_are_an_object_of_objects(text):
     with pytest.raises(ValueError, match="host_subjects"):
         Settings(host_issuer="https://cluster.example", host_subjects=text)
+
+
+async def test_only_the_subject_s_own_token_is_the_controller_s(issuer):
+    """People may have the same issuer, and call the same routes."""
+    settings = Settings(host_issuer=issuer.url, controller_subject="controller")
+    tokens = HostTokens(settings, lambda: time.time_ns() // 1000)
+    try:
+        for claims, is_it in (({"sub": "controller"}, True), ({"sub": "jane"}, False), ({"iss": "x"}, False)):
+            token = issuer.token(**{"sub": "controller"} | claims).encode()
+            assert tokens.may_be_controller(token) is is_it
+        assert not tokens.may_be_controller(b"no.to.ken")
+    finally:
+        await tokens.issuer.close()
