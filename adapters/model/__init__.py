@@ -8,9 +8,9 @@ from __future__ import annotations
 from adapters.model.adapter import Adapter, CanaryOutcome, Guard, PendingDeletion, Tombstone, Version
 from adapters.model.documents import D, Document, dump, load
 from adapters.model.engine import (
+    DEDICATED,
     GENERATE,
     MAX_STOP_STRINGS,
-    SET_ASIDE,
     BaseModel,
     Drain,
     DriverName,
@@ -34,10 +34,10 @@ from adapters.model.placement import (
 )
 
 __all__ = [
+    "DEDICATED",
     "GENERATE",
     "MAX_STOP_STRINGS",
     "NAME_PATTERN",
-    "SET_ASIDE",
     "Adapter",
     "AdapterName",
     "BaseModel",

@@ -68,18 +68,18 @@ def release_of(version: str) -> Release:
     return (int(match[1]), int(match[2])) if match else (0, 0)
 
 
-SET_ASIDE = "set aside for"
-"""Label of an engine that is set aside for a tenant, and what requests of that tenant have among the labels
+DEDICATED = "dedicated to"
+"""Label of an engine that is dedicated to a tenant, and what requests of that tenant have among the labels
 that they require: others must not go there, but these may go elsewhere, too. An operator's labels have no
 spaces."""
 
 
 def has_labels(labels: Mapping[str, str], requires: Mapping[str, str]) -> bool:
-    """Whether an engine with these labels has the required ones, and is not set aside for another tenant."""
-    if SET_ASIDE in labels and labels[SET_ASIDE] != requires.get(SET_ASIDE):
+    """Whether an engine with these labels has the required ones, and is not dedicated to another tenant."""
+    if DEDICATED in labels and labels[DEDICATED] != requires.get(DEDICATED):
         return False
     return not requires or all(
-        labels.get(label) == value or (label == SET_ASIDE and label not in labels)
+        labels.get(label) == value or (label == DEDICATED and label not in labels)
         for label, value in requires.items()
     )
 
@@ -190,9 +190,9 @@ class Engine:
 
     @property
     def all_labels(self) -> dict[str, str]:
-        """With its region and GPU type, and the tenant that it is set aside for."""
+        """With its region and GPU type, and the tenant to which it is dedicated."""
         labels = {**self.labels, "region": self.region, "gpu_type": self.gpu_type}
-        return {**labels, SET_ASIDE: self.tenant} if self.tenant else labels
+        return {**labels, DEDICATED: self.tenant} if self.tenant else labels
 
     @property
     def model(self) -> str:
@@ -222,7 +222,7 @@ class Engine:
         )
 
     def meets(self, requires: Mapping[str, str]) -> bool:
-        """Whether it has all of these labels, and is not set aside for another tenant."""
+        """Whether it has all of these labels, and is not dedicated to another tenant."""
         return has_labels(self.all_labels, requires)
 
     def replaces(self, other: Engine) -> bool:

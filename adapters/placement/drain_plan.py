@@ -207,7 +207,7 @@ def _refusal(room: _Room, version: Version, held_version: HeldVersion, snapshot:
         return _unfit(room.engine, version)
     if not snapshot.may_hold(room.engine, version):
         foreign = room.engine.tenant not in ("", version.tenant)
-        return "is set aside for another tenant" if foreign else "lacks a label that the tenant requires"
+        return "is dedicated to another tenant" if foreign else "lacks a label that the tenant requires"
     if failed := snapshot.failed.get((version.engine_name, room.engine.name)):
         return failed
     there = room.snapshot.held.get(version.engine_name)

@@ -31,7 +31,7 @@ _TAKEN: Final = frozenset({"loading", "activated"})
 
 @dataclass(frozen=True, slots=True)
 class PlacementChange:
-    at: int
+    changed_at: int
     """Unix microseconds, UTC."""
     engine: str
     version: str
@@ -90,7 +90,7 @@ class PlacementLog:
         """The slots that were given up just before were given up for this version."""
         for place in range(len(self._changes) - 1, -1, -1):
             change = self._changes[place]
-            if change.engine != engine or change.kind not in _GONE or now - change.at > _SAME_CLAIM:
+            if change.engine != engine or change.kind not in _GONE or now - change.changed_at > _SAME_CLAIM:
                 return
             if not change.room_for:
                 self._changes[place] = replace(change, room_for=version)

@@ -44,7 +44,7 @@ def _misplaced(draft: Draft) -> Iterator[Move]:
                     "drop",
                     name,
                     engine.name,
-                    "its tenant requires other labels, or the engine is set aside for another",
+                    "its tenant requires other labels, or the engine is dedicated to another",
                 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import get_args
 
-from adapters.model import SET_ASIDE, Task
+from adapters.model import DEDICATED, Task
 
 NO_LABELS: Mapping[str, str] = {}
 SCORES_PROMPTS: Mapping[str, str] = {"prompt scores": "safe"}
@@ -37,4 +37,4 @@ def combined(first: Mapping[str, str], second: Mapping[str, str]) -> Mapping[str
 
 def shown(requires: Mapping[str, str]) -> str:
     """`pool=acme, region=eu`"""
-    return ", ".join(f"{label}={value}" for label, value in sorted(requires.items()) if label != SET_ASIDE)
+    return ", ".join(f"{label}={value}" for label, value in sorted(requires.items()) if label != DEDICATED)

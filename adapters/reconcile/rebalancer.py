@@ -63,7 +63,7 @@ class MoveObserver(Protocol):
 class MoveRecord:
     """A move that was carried out, for `florin explain`."""
 
-    at: int
+    moved_at: int
     """Unix microseconds, UTC."""
     kind: str
     version: str

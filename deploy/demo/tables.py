@@ -58,9 +58,9 @@ def cost_table(report: dict[str, Any]) -> Table:
     for part, label in _PARTS.items():
         if part in report and report[part]["totals"]["gpu_seconds"]:
             table.add_row(label, "", "", *_figures(report[part]["totals"]))
-    if "whole" in report:
+    if "provisioned" in report:
         table.add_section()
-        table.add_row("total", "", "", *_figures(report["whole"]), style="bold")
+        table.add_row("total", "", "", *_figures(report["provisioned"]), style="bold")
     return table
 
 

@@ -120,7 +120,6 @@ def _rate_card() -> Sequence[typer.Typer]:
 def _cost() -> Sequence[typer.Typer]:
     from gateway.costs.adapter_costs import commands as adapter_costs
     from gateway.costs.closing.commands import periods
-    from gateway.costs.commitments.commands import report as commitments
     from gateway.costs.energy import commands as energy
     from gateway.costs.events.commands import events
     from gateway.costs.export import commands as export
@@ -145,7 +144,7 @@ def _cost() -> Sequence[typer.Typer]:
             policy.app,
             proofs.app,
         ),
-        *(bills.app, reconcile.app, accept.app, true_up.app, commitments.app, set_aside.app, quarantine.app),
+        *(bills.app, reconcile.app, accept.app, true_up.app, set_aside.app, quarantine.app),
         *(ahead.app, budgets.app, events.app, energy.app, adapter_costs.app, sample.app),
     )
 
@@ -169,9 +168,9 @@ def _credit() -> Sequence[typer.Typer]:
 
 
 def _commitment() -> Sequence[typer.Typer]:
-    from gateway.costs.commitments.commands import commitments
+    from gateway.costs.commitments.commands import commitments, report
 
-    return (commitments.app,)
+    return (commitments.app, report.app)
 
 
 def _calibrate() -> typer.Typer:
@@ -283,7 +282,7 @@ _LOADED_WHEN_ASKED: dict[str, Group | Command] = {
         "Bring the registry to what Tenant and LoraAdapter resources in Kubernetes say, until SIGTERM.",
         _controller,
     ),
-    "registry": Group("The registry in Redis: compare, restore or accept it after a loss.", _registry),
+    "registry": Group("The registry in Redis: compare, rewrite or accept it after a loss.", _registry),
     "audit": Group("The audit log, and which version answered a request.", _audit),
     "events": Group("The audit and usage events that Florin sends to other systems.", _events),
     "backup": Command("Write registry, ledger and adapter files to one file.", _backup),

@@ -126,7 +126,7 @@ class IdentitySettings(BaseModel):
         "registrations are pinned to, as in an enrolment token: "
         '`{"system:serviceaccount:serving:florin-h100": {"gpu_type": "H100", "labels": {"pool": "chat"}}}`. '
         "`{engine}` in an `address` stands for the engine's name. Required with `FLORIN_HOST_ISSUER`, unless "
-        "`FLORIN_CONTROLLER_SUBJECT` is set.",
+        "`FLORIN_CONTROLLER_SUBJECT` is set. Read when the gateway starts: a change needs a restart.",
     )
     host_engine_claim: str = Field(
         "kubernetes.io.pod.name",

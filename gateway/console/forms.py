@@ -94,7 +94,7 @@ def _field(option: OptionField, values: Any) -> FormField:
         kind="text" if choices else _INPUTS.get(option.kind, "text"),
         help=f"{_help(option)}{_SEPARATED.get(option.kind, '')}",
         options=choices,
-        required=option.required or option.kind == "choice",
+        required=(option.required and not option.option.unset) or option.kind == "choice",
         placeholder=option.option.unset or next(iter(_lines((info.examples or [""])[0])), ""),
         changed=value != option.default,
         attrs={"inputmode": "numeric"} if option.kind == "count" else {},

@@ -131,7 +131,7 @@ def _shared(connection: Connection, owner: Owner, first: str, last: str) -> bool
 
 
 def _resident_before(connection: Connection, owner: Owner, period: Period) -> bool:
-    """Whether an earlier tenant's adapters were resident in the month, or engines set aside for it: a rate
+    """Whether an earlier tenant's adapters were resident in the month, or engines dedicated to it: a rate
     card may charge for that."""
     spans = engine_spans.c
     query = select(spans.engine).where(

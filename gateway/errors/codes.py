@@ -436,7 +436,7 @@ CODES: dict[str, Code] = {
         503,
         _SERVER,
         "Redis has lost registry data that this gateway knows, so the registry is read-only.",
-        "Run `florin registry show`, then `florin registry restore` or `florin registry accept`.",
+        "Run `florin registry show`, then `florin registry rewrite` or `florin registry accept`.",
     ),
     "ledger_unavailable": Code(
         503,

@@ -28,7 +28,7 @@ class Release(Answer):
 
 
 class WorkerDeath(Answer):
-    at: int = Field(description="Unix microseconds, UTC.")
+    died_at: int = Field(description="Unix microseconds, UTC.")
     code: int = Field(description="The worker's exit code.")
 
 
@@ -37,7 +37,7 @@ class Gateway(Answer):
     seconds."""
 
     name: str
-    at: int = Field(description="When it last announced itself.")
+    announced_at: int = Field(description="When it last announced itself.")
     started: int
     serving: bool = Field(description="false: it is starting, and may be refused.")
     version: str = Field(description="Empty: unknown.")
@@ -82,7 +82,7 @@ class Registry(Answer):
     known: dict[str, int] = Field(description="Objects of each kind that this gateway knows.")
     left: dict[str, int] = Field(description="Objects of each kind in Redis.")
     differences: dict[str, RegistryDifference] = Field(
-        description="By kind. `restore` brings back `missing` and `changed` objects and drops `added` ones."
+        description="By kind. `rewrite` brings back `missing` and `changed` objects and drops `added` ones."
     )
     found: str = Field(description="Identifies the state of Redis, for the decision.")
 

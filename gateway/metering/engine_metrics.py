@@ -159,11 +159,6 @@ def kv_usage(text: bytes, *, names: Metrics = _VLLM) -> float | None:
     return most if 0 <= most <= 1 else None
 
 
-def read_sample(text: bytes, read_at: int) -> EngineSample | None:
-    """VLLM's counters. None: it reports no tokens. Raises BadSampleError."""
-    return read_metrics(text, read_at).sample
-
-
 def _numbers(text: bytes, reading: _Reading) -> dict[bytes, float]:
     if len(text) > MOST_BYTES:
         raise BadSampleError(f"its metrics have more than {MOST_BYTES:,} bytes")

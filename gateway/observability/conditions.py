@@ -37,7 +37,7 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "problem",
         "Redis has lost the registry or part of it; requests are served from the last snapshot, and the "
         "registry is read-only.",
-        "`florin registry show` lists what is missing. `florin registry restore` writes it back; `florin "
+        "`florin registry show` lists what is missing. `florin registry rewrite` writes it back; `florin "
         "registry accept` continues with what Redis has. Until then, keep the gateways' state directories.",
     ),
     "registry_shrinking": Meaning(

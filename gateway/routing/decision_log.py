@@ -137,7 +137,8 @@ def _decision(row: Row) -> dict[str, Any]:
     """A decision as `florin explain` has it."""
     request_id, attempt, decided_at, adapter, engine, waits, decided = row
     record: dict[str, Any] = {
-        "request_id": request_id, "attempt": attempt, "at": decided_at, "adapter": adapter, "engine": engine,
+        "request_id": request_id, "attempt": attempt, "decided_at": decided_at, "adapter": adapter,
+        "engine": engine,
     }  # fmt: skip
     if waits is not None:
         names = ("search_ms", "queue_ms", "load_ms")

@@ -43,7 +43,7 @@ MISSING: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    at: int
+    died_at: int
     """Unix microseconds."""
     code: int
     """The worker's exit code."""
@@ -55,7 +55,7 @@ class Announcement:
     defaults."""
 
     name: str
-    at: int
+    announced_at: int
     """When it was made, Unix microseconds by that gateway's clock, as the other times."""
     started: int
     serving: bool = True
@@ -115,7 +115,7 @@ class Gateways:
             if (monotonic - died_at) * 1e6 < HOUR
         )
         restarts = self._values.values.death_count if self._values else 0
-        return replace(self._own, at=now, restarts=restarts, deaths=recent)
+        return replace(self._own, announced_at=now, restarts=restarts, deaths=recent)
 
     @property
     def all(self) -> list[Announcement]:
@@ -185,10 +185,10 @@ class Gateways:
     async def _give_way(self) -> None:
         """Raises SettingsError if another gateway that was here before lives and has another ledger. One that
         was killed stays announced until its announcement expires."""
-        seen = {other.name: other.at for other in self._before()}
+        seen = {other.name: other.announced_at for other in self._before()}
         while before := self._before():
             for other in before:
-                if seen.setdefault(other.name, other.at) != other.at:
+                if seen.setdefault(other.name, other.announced_at) != other.announced_at:
                     raise SettingsError(
                         f"FLORIN_LEDGER_URL: {_difference(self._own, other)} Give all gateways of this "
                         "Redis one FLORIN_LEDGER_URL, or this one a FLORIN_REDIS_PREFIX of its own. To start "

@@ -63,7 +63,7 @@ class Activity:
         kept.append(
             orjson.dumps(
                 {
-                    "at": self._clock(),
+                    "failed_at": self._clock(),
                     "code": error,
                     "status": CODES[error].status,
                     "request_id": context.request_id,
@@ -114,7 +114,7 @@ class Activity:
             await self.report()
             texts = dict.fromkeys(await self._store.last_errors(tenant))  # a report may have come twice
             errors = [orjson.loads(text) for text in texts]
-            return sorted(errors, key=lambda error: error["at"], reverse=True)
+            return sorted(errors, key=lambda error: error["failed_at"], reverse=True)
         return [orjson.loads(text) for text in reversed(self._errors.get(tenant, ()))]
 
     async def find_error(self, request_id: str, tenants: Sequence[str]) -> dict[str, Any] | None:

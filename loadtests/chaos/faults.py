@@ -156,7 +156,7 @@ async def restore(world: ChaosCluster) -> None:
             status = await first.call("GET", "/admin/v1/registry")
             if status["status"] == "ok":
                 return
-            await first.call("POST", "/admin/v1/registry/restore", {"found": status["found"]})
+            await first.call("POST", "/admin/v1/registry/rewrite", {"found": status["found"]})
         except GatewayError as error:  # it has yet to notice the loss
             last = str(error)
         await asyncio.sleep(0.5)

@@ -53,7 +53,7 @@ async def registry_lost(directory: Path) -> Outcome:
             await site.ready("degraded", 0.0)
             await clients.answered(50)
             registry = await site.call("GET", "registry")
-            await site.call("POST", "registry/restore", {"found": registry["found"]})
+            await site.call("POST", "registry/rewrite", {"found": registry["found"]})
             loaded, sure = await _caught_up(site, clients)
             await clients.answered(50)
     return outcome(clients, restored_to_cold_load=loaded, restored_to_no_warning=sure)

@@ -217,7 +217,7 @@ def life(first: bytes, second: Path, model: Path) -> list[Step]:
             again=True,
         ),
         Step(
-            f"POST {FINANCE}/reconciliation/acceptances/{{line}}/withdraw", "bill.unaccept", closed_month(), "",
+            f"POST {FINANCE}/reconciliation/acceptances/{{line}}/withdraw", "bill.withdraw_acceptance", closed_month(), "",
             f"{FINANCE}/reconciliation/acceptances/{billed_line()}/withdraw", json=WHY,
         ),
         Step(
@@ -258,7 +258,7 @@ NO_CHANGES = {f"PUT {ADMIN}/engines/{{name}}/heartbeat", f"POST {ADMIN}/tenants/
 """What is said there is true for seconds, or only asked: nothing that an audit asks about."""
 
 ELSEWHERE = {
-    f"POST {ADMIN}/registry/restore",
+    f"POST {ADMIN}/registry/rewrite",
     f"POST {ADMIN}/registry/accept",
     f"POST {ADMIN}/engines/{{name}}/trust",
     f"POST {ADMIN}/engines/{{name}}/restart",
@@ -392,7 +392,7 @@ async def test_filters_pages_and_the_ledger_behind_redis(gateway, operator):
     assert again == found
     odd = await entries(client, subject="acme/1", action="version.*")
     assert [e["details"]["n"] for e in odd] == [n for n in reversed(range(total)) if n % 2]
-    middle = found[50]["at"]
+    middle = found[50]["recorded_at"]
     late = await entries(client, actor="reconciler", since=middle)
     early = await entries(client, actor="reconciler", until=middle)
     assert late + early == found
@@ -476,6 +476,6 @@ async def test_a_refused_request_is_told_with_its_error_and_its_tenant(gateway):
             "acme",
         )
         known = gateway.state.directory.tenants["acme"]
-        later = replace(known, created=told["error"]["at"] + 1)
+        later = replace(known, created=told["error"]["failed_at"] + 1)
         await gateway.commit(Change("tenant", "acme", directory.dump(later)))
         assert (await admin.get(path)).json()["error"] is None  # of a removed tenant of the same name

@@ -58,8 +58,8 @@ async def test_a_canary_that_fails_rolls_itself_back_under_load(fleet: Fleet):  
     assert entry.note.details["reason"].startswith("100.0% of its ")
     shown = (await fleet.admin("GET", "")).json()
     assert (shown["canary"], shown["comparison"]) == (None, None)
-    assert shown["outcome"] | {"at": 0} == {
-        "verdict": "rollback", "version": "v2", "reason": entry.note.details["reason"], "at": 0,
+    assert shown["outcome"] | {"decided_at": 0} == {
+        "verdict": "rollback", "version": "v2", "reason": entry.note.details["reason"], "decided_at": 0,
     }  # fmt: skip
     for worker in fleet.workers:
         [found] = [c for c in worker.state.conditions.now() if c.code == "canary_stopped"]

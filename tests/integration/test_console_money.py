@@ -110,7 +110,7 @@ async def test_prices_and_budgets_are_set_in_forms(gateway):
         corrected = await operator.post(f"/console/money/prices/{number}", data=wrong, follow_redirects=True)
         assert "is corrected" in corrected.text
         assert "corrected</span>" in (await operator.get("/console/money/prices?history=1")).text
-        budget = {"csrf": price["csrf"], "tenant": "", "amount": "5000", "from": MONTH}
+        budget = {"csrf": price["csrf"], "tenant": "", "amount": "5000", "first_month": MONTH}
         put = await operator.post("/console/money/budgets", data=budget, follow_redirects=True)
         assert "The budget of the whole installation is 5000." in put.text
         async with gateway.http() as api:

@@ -74,7 +74,7 @@ async def test_writes_lost_in_a_failover_are_put_back(gateway: Gateway, valkey_u
         assert (await http.get("/v1/models", headers={"authorization": f"Bearer {key}"})).status_code == 200
         shown = (await http.get("/admin/v1/registry")).json()
     assert shown["differences"]["tenant"] == {"missing": {"count": 1, "first": ["bolt"]}}
-    await decide(gateway, "restore")
+    await decide(gateway, "rewrite")
     assert codes(gateway) == []
     assert gateway.state.follower.position.installation == known.installation
     await gateway.add_tenant("dora")
@@ -119,7 +119,7 @@ async def test_a_real_replica_that_was_behind_is_promoted(tmp_path: Path):
             assert lost["tenant"] == ["bolt"]
             assert lost["version"] == ["acme/support@v2", "bolt/late@v1"]
             assert shown["differences"]["adapter"]["changed"]["first"] == ["acme/support"]
-            await decide(gateway, "restore")
+            await decide(gateway, "rewrite")
             async with gateway.client("bolt") as client:
                 late = await client.chat.completions.with_raw_response.create(
                     model="late", messages=[{"role": "user", "content": "x"}], max_tokens=1
@@ -143,7 +143,7 @@ async def test_other_writes_in_the_place_of_lost_ones_are_noticed(
         assert two.state.follower.seq > gateway.state.follower.seq
         await until(lambda: codes(gateway) == ["registry_regressed"])
         assert codes(two) == []
-        await decide(gateway, "restore")
+        await decide(gateway, "rewrite")
         await until(lambda: two.state.directory.tenants.keys() == {"acme", "bolt"})
         await two.add_tenant("dora")
         await until(lambda: "dora" in gateway.state.directory.tenants)
@@ -164,7 +164,7 @@ async def test_a_gateway_that_knew_nothing_begins_anew_and_is_overruled(
             assert codes(two) == []
             await two.add_tenant("stranger")
             await until(lambda: codes(gateway) == ["registry_regressed"])
-            shown = await decide(gateway, "restore")
+            shown = await decide(gateway, "rewrite")
             assert shown["left"]["tenant"] == 1
             await until(lambda: two.state.directory.tenants.keys() == {"acme"})
             assert codes(two) == codes(gateway) == []
@@ -227,13 +227,13 @@ async def test_nothing_is_decided_where_nothing_is_lost_or_all_has_changed(
     await gateway.add_tenant("acme")
     async with gateway.http() as http:
         found = (await http.get("/admin/v1/registry")).json()["found"]
-        answer = await http.post("/admin/v1/registry/restore", json={"found": found})
+        answer = await http.post("/admin/v1/registry/rewrite", json={"found": found})
         assert (answer.status_code, answer.json()["error"]["code"]) == (409, "conflict")
         replica = Replica(valkey_url, prefix)
         await gateway.add_tenant("bolt")
         replica.promote()
         await until(lambda: codes(gateway) == ["registry_regressed"])
-        answer = await http.post("/admin/v1/registry/restore", json={"found": found + "x"})
+        answer = await http.post("/admin/v1/registry/rewrite", json={"found": found + "x"})
         assert answer.status_code == 409
         assert (await http.get("/v1/models", headers={"authorization": "Bearer x"})).status_code == 503
 

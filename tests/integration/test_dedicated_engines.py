@@ -1,4 +1,4 @@
-"""An engine that is set aside for a tenant, over HTTP."""
+"""An engine that is dedicated to a tenant, over HTTP."""
 
 from __future__ import annotations
 

@@ -51,8 +51,8 @@ async def test_audit_and_usage_arrive_and_can_be_replayed(tmp_path: Path, valkey
                 assert (await http.post("/admin/v1/events/x/skip", json={"until": "2026-01-01"})).is_error
                 metrics = (await http.get("/metrics")).text
     [event] = [event for event in audit.events if event["type"] == "florin.audit.tenant.add"]
-    assert event["data"] | {"at": event["time"]} in [
-        {name: entry[name] for name in (*event["data"], "at")} for entry in listed
+    assert event["data"] | {"recorded_at": event["time"]} in [
+        {name: entry[name] for name in (*event["data"], "recorded_at")} for entry in listed
     ]
     assert {event["data"]["request_id"] for event in usage.events[:2]} == {
         answer.headers["x-request-id"]

@@ -241,7 +241,7 @@ async def test_after_redis_was_emptied_workers_that_start_later_are_known_to_the
         await until(lambda: gateway.state.follower.lost, what=lambda: agent.log)
         assert "h1" in gateway.state.catalog.engines
         shown = (await http.get("/admin/v1/registry")).json()
-        restored = await http.post("/admin/v1/registry/restore", json={"found": shown["found"]})
+        restored = await http.post("/admin/v1/registry/rewrite", json={"found": shown["found"]})
         assert restored.status_code == 200, restored.text
 
     async def told() -> bool:

@@ -157,7 +157,7 @@ async def test_a_flushed_registry_costs_no_request_and_is_put_back(
 
             shown = ask(gateway, "GET", "/admin/v1/registry").json()
             assert (shown["known"]["tenant"], shown["left"]["tenant"]) == (1, 0)
-            restored = gateway.json("registry", "restore", "--yes")
+            restored = gateway.json("registry", "rewrite", "--yes")
             assert restored["status"] == "ok"
             until_now(lambda: all_are(gateway, "ok"))
             traffic.more()
@@ -167,7 +167,7 @@ async def test_a_flushed_registry_costs_no_request_and_is_put_back(
         assert ask(gateway, "POST", "/admin/v1/tenants", body={"name": "bolt"}).status_code == 201
         assert ask(gateway, "GET", "/admin/v1/registry").json()["status"] == "ok"
         actions = [entry["action"] for entry in ask(gateway, "GET", "/admin/v1/audit").json()["data"]]
-        assert "registry.restore" in actions
+        assert "registry.rewrite" in actions
         marks = list((tmp_path / "state" / "artifacts" / ".installations").iterdir())
         assert len(marks) == 1  # shared with nobody, itself included
     assert silent("FlorinRegistryRegressed", before, tmp_path)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from adapters.model import SET_ASIDE, release_of
+from adapters.model import DEDICATED, release_of
 from adapters.placement.scheduling.view import Action, Ask, EngineView
 
 UNHEALTHY = "unhealthy"
@@ -16,7 +16,7 @@ NO_ROOM = "had no free slot a moment ago"
 FULL = "full: it runs as many requests as it can"
 NOT_STARTED_WITH = "was not started with it, and loads nothing later"
 SERVES_ONLY = "serves only"
-PRIVATE = SET_ASIDE, SERVES_ONLY
+PRIVATE = DEDICATED, SERVES_ONLY
 """Reasons that begin so name the tenant that an engine serves. Other tenants must not see them."""
 UNVERIFIED = "has yet to be compared with an engine that loads it"
 PASSING = frozenset({UNHEALTHY, VACATED, NO_ROOM, FULL})
@@ -25,7 +25,7 @@ PASSING = frozenset({UNHEALTHY, VACATED, NO_ROOM, FULL})
 
 def refusal(view: EngineView, ask: Ask, action: Action) -> str:
     """Why the engine cannot serve the request in this way; empty: it can. `view` has been checked."""
-    if (ask.requires or SET_ASIDE in view.labels) and not view.meets(ask.requires):
+    if (ask.requires or DEDICATED in view.labels) and not view.meets(ask.requires):
         return _unmet(view, ask)  # up or not
     if view.blocked:
         return view.blocked
@@ -57,10 +57,10 @@ def _why_not_loaded(view: EngineView, ask: Ask, action: Action) -> str:
 
 
 def _unmet(view: EngineView, ask: Ask) -> str:
-    owner = view.labels.get(SET_ASIDE)
-    if owner is not None and ask.requires.get(SET_ASIDE) != owner:
-        return f"{SET_ASIDE} {owner}"
-    required = ((label, value) for label, value in ask.requires.items() if label != SET_ASIDE)
+    owner = view.labels.get(DEDICATED)
+    if owner is not None and ask.requires.get(DEDICATED) != owner:
+        return f"{DEDICATED} {owner}"
+    required = ((label, value) for label, value in ask.requires.items() if label != DEDICATED)
     return "requires " + next(f"{name}={value}" for name, value in required if view.labels.get(name) != value)
 
 

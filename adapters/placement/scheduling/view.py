@@ -247,7 +247,7 @@ class EngineView:
         return slot.state(now) if slot is not None else None
 
     def meets(self, requires: Mapping[str, str]) -> bool:
-        """Whether it has all of these labels, and is not set aside for another tenant."""
+        """Whether it has all of these labels, and is not dedicated to another tenant."""
         return has_labels(self.labels, requires)
 
     def holds(self, version: str, now: float) -> bool:

@@ -133,7 +133,7 @@ class Share:
     """What is used, shares included: of a rate, what a full bucket has more, rounded up; of a budget, UNKNOWN
     if it was not seeded."""
     booked: Amounts
-    """How much of that is only set aside by bookings of a rate."""
+    """How much of that is only reserved by bookings of a rate."""
     shared: Amounts
     """How much of a budget's is in workers' unspent shares."""
     lapsed: Amounts

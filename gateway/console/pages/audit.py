@@ -116,7 +116,7 @@ def _micros(time: str) -> int:
 
 
 _COLUMNS: Final = [
-    Column("at", "When", lambda e: _micros(e.at), "time"),
+    Column("recorded_at", "When", lambda e: _micros(e.recorded_at), "time"),
     Column("actor", "Who", _who),
     Column("action", "What", lambda e: e.action, "code"),
     Column("subject", "To what", lambda e: Cell(_subject(e) or None, href=href(e))),

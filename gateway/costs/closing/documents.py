@@ -128,7 +128,7 @@ class DedicatedGpus(Document):
 
 
 class DedicatedCharge(_Priced):
-    """GPU-hours of engines that are set aside for the tenant."""
+    """GPU-hours of engines that are dedicated to the tenant."""
 
     kind: Literal["dedicated"]
     hours: HoursText

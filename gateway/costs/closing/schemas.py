@@ -179,7 +179,7 @@ class Anchor(Answer):
 
     entries: Annotated[int, Field(description="Its number: how many entries the chain has.")]
     hash: Annotated[str, Field(description="SHA-256, hexadecimal; empty: the chain has no entry yet.")]
-    at: Annotated[str, Field(description="When it was exported.")]
+    exported_at: str
 
 
 class ChainVerification(Answer):

@@ -67,7 +67,8 @@ def add_grant(ledger: Ledger, new: Grant, *, actor: str) -> tuple[Grant, bool]:
             (g for g in read_grants(connection) if new.reference and g.reference == new.reference), None
         )
         if same is not None:
-            if same.terms == replace(new, begins=new.begins or same.begins).terms:
+            # What was left out was chosen here; and one that has ended since is the same grant.
+            if same.terms == replace(new, begins=new.begins or same.begins, ends=new.ends or same.ends).terms:
                 return same, False
             raise RateCardConflictError(f"{new.reference[:60]!r} is grant {same.id}, which has other terms.")
         opened = iso(opened_at(connection))[:7]

@@ -60,9 +60,9 @@ def _energy(body: EnergyReport) -> None:
     rows.append([Text("")] * (width + 3))
     for name, sums in (
         ("retry waste", body.retry_waste), ("spare capacity while busy", body.headroom),
-        ("start-up", body.startup), ("idle", body.idle), ("total", body.whole),
+        ("start-up", body.startup), ("idle", body.idle), ("total", body.provisioned),
     ):  # fmt: skip  # two columns
-        if Decimal(sums.gpu_hours) or sums is body.whole:
+        if Decimal(sums.gpu_hours) or sums is body.provisioned:
             rows.append([name, *[Text("")] * (width - 1), *_sums(sums)])
     columns = (*(name.replace("_", " ") for name in by), "GPU-hours", "kWh", "kg CO2e")
     show(table(columns, rows, right=columns[-3:]))

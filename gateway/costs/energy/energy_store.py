@@ -122,7 +122,7 @@ def energy_report(ledger: Ledger, period: Period, by: Sequence[str]) -> dict[str
             {**dict(zip(by, key, strict=True)), **sums.document()} for key, sums in sorted(rows.items())
         ],
         **{bucket: sums.document() for bucket, sums in rest.items()},
-        "whole": total.document(),
+        "provisioned": total.document(),
         "missing_power": sorted(missing_power),
         "missing_grid": sorted(missing_grid),
     }

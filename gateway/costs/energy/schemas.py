@@ -73,7 +73,7 @@ class EnergyRow(EnergySums):
 
 
 class EnergyReport(Complete):
-    """The rows, `retry_waste` and unused time sum exactly to `whole`."""
+    """The rows, `retry_waste` and unused time sum exactly to `provisioned`."""
 
     start: Start
     to: End
@@ -83,7 +83,7 @@ class EnergyReport(Complete):
     headroom: EnergySums = Field(description="Spare capacity of engines at work.")
     startup: EnergySums
     idle: EnergySums
-    whole: EnergySums
+    provisioned: EnergySums
     missing_power: tuple[str, ...] = Field(description="GPU types.")
     missing_grid: tuple[str, ...] = Field(description="Regions.")
 

@@ -1,5 +1,5 @@
 """Rows of a customer's own file that its rate card adds for a whole month: resident adapters, engines
-that are set aside, the free allowance, discounts and the minimum. The allowance's row has the tiers, too: by
+that are dedicated, the free allowance, discounts and the minimum. The allowance's row has the tiers, too: by
 how much the month's usage is cheaper than at list prices. And the lines that somebody added.
 
 Allowance and discounts are credits, and the minimum is an adjustment: they have costs, but neither quantities

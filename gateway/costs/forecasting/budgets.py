@@ -53,7 +53,7 @@ class Budget:
     def document(self) -> dict[str, Any]:
         return {
             "tenant": self.tenant or None,
-            "from": self.month,
+            "first_month": self.month,
             "amount": None if self.amount_micros is None else micros_text(self.amount_micros),
             "currency": self.currency,
             "warn_percent": self.warn_percent,

@@ -19,13 +19,13 @@ async def put(state: State, new: NewBudget, *, actor: str) -> tuple[Json, bool]:
             tenant=new.tenant or "",
             known=new.tenant is None or new.tenant in state.directory.tenants,
             amount=new.amount,
-            first=new.first,
+            first=new.first_month,
             warn_percent=new.warn_percent,
             now=now,
             actor=actor,
         )
     except (BudgetError, PeriodError) as error:
-        param = "from" if error.param == "month" else error.param
+        param = "first_month" if error.param == "month" else error.param
         raise FlorinError("invalid_value", str(error), param=param) from error
-    gone = {"tenant": new.tenant, "from": new.first or iso(now)[:7], "amount": None}
+    gone = {"tenant": new.tenant, "first_month": new.first_month or iso(now)[:7], "amount": None}
     return (gone if budget is None else budget.document()), changed

@@ -8,6 +8,7 @@ from pydantic import Field
 
 from gateway.schemas.base import Answer, StrictBody
 from gateway.schemas.finance import Complete, Money, PriceSeries
+from gateway.schemas.options import Option
 from gateway.units import percent, shown, shown_money
 
 Method = Literal["weekday", "daily", "none", "actual"]
@@ -16,31 +17,30 @@ PricedBy = Annotated[
     Literal["cost", "rate_card"],
     Field(
         description="In which terms amounts are: `cost`, or what the tenant's `rate_card` charges, before "
-        "allowance, tiers, discounts and minimum."
+        "allowance, tiers, discounts and minimum, and with batches at the prices of other requests."
     ),
 ]
 
 
 class NewBudget(StrictBody):
-    tenant: Annotated[
-        str | None,
-        Field(min_length=1, max_length=200, description="Null: the whole installation.", examples=["acme"]),
-    ] = None
-    amount: Annotated[
-        str | None,
-        Field(
-            max_length=40,
-            description="Per UTC month, in the currency of the prices; a decimal. Null removes the budget.",
-            examples=["1500.00"],
-        ),
-    ]
-    first: Annotated[
-        str | None,
-        Field(
-            alias="from", max_length=10, description="First month. Default: this month.", examples=["2026-11"]
-        ),
-    ] = None
-    warn_percent: Annotated[int, Field(ge=1, le=100, description="Warn at this part of the amount.")] = 80
+    tenant: Annotated[str | None, Option()] = Field(
+        None,
+        min_length=1,
+        max_length=200,
+        description="Default: the whole installation.",
+        examples=["acme"],
+    )
+    amount: Annotated[str | None, Option("Amount per month", kind="decimal", unset="no budget")] = Field(
+        max_length=40,
+        description="Per UTC month, in the currency of the prices; a decimal. Null removes the budget.",
+        examples=["1500.00"],
+    )
+    first_month: Annotated[str | None, Option(flag="--from")] = Field(
+        None, max_length=10, description="Default: this month.", examples=["2026-11"]
+    )
+    warn_percent: Annotated[int, Option()] = Field(
+        80, ge=1, le=100, description="Warn when this percentage of the amount is used."
+    )
 
 
 class Estimate(Answer):
@@ -120,6 +120,8 @@ class Alert(Answer):
         def money(name: str) -> str:
             return shown_money(data[name], currency)
 
+        if data.get("event") == "":
+            return f"The event of a payment cannot be read: {data['reason']}"
         if "event" in data:
             payment = f"payment {data['event']} of {data['amount']} {currency} for {data['tenant']}"
             return f"{payment} is not granted: {data['reason']}"
@@ -147,7 +149,7 @@ class Alerts(Answer):
 
 class Budget(Answer):
     tenant: str | None = Field(description="null: the whole installation.")
-    first: str = Field(alias="from", description="The first month, `2026-11`.")
+    first_month: str = Field(examples=["2026-11"])
     amount: Money | None = Field(description="Per UTC month; null: none.")
     currency: str | None = None
     warn_percent: int | None = None
@@ -160,7 +162,7 @@ class ChangedBudget(Budget):
 
 class BudgetState(Estimate):
     tenant: str | None = Field(description="null: the whole installation.")
-    first: str = Field(alias="from", description="The first month, `2026-11`.")
+    first_month: str = Field(examples=["2026-11"])
     amount: Money
     currency: str
     warn_percent: int

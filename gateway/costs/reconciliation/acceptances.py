@@ -100,7 +100,7 @@ def accept(
 _TOLD = ("line", "kind", "engine", "gpu_hours", "cost", "tokens")
 
 
-def unaccept(ledger: Ledger, line: str, *, reason: str, now: int, by: str, actor: str = "") -> dict[str, Any]:
+def withdraw(ledger: Ledger, line: str, *, reason: str, now: int, by: str, actor: str = "") -> dict[str, Any]:
     """Withdraw the acceptance of a line. Raises LineNotFoundError, LedgerUnavailableError."""
     month = month_of_line(line)
     with ledger.write() as connection:
@@ -109,7 +109,7 @@ def unaccept(ledger: Ledger, line: str, *, reason: str, now: int, by: str, actor
             raise LineNotFoundError(f"{line} is not accepted: florin cost acceptances --month {month}.")
         _put(connection, month, line, acceptance.amounts, accepted=False, reason=reason, now=now, by=by)
         seal(connection, "acceptance", month)
-        record(connection, actor, "bill.unaccept", month, {"line": line, "reason": reason}, now)
+        record(connection, actor, "bill.withdraw_acceptance", month, {"line": line, "reason": reason}, now)
     return {"line": line, "month": month, "reason": reason, **acceptance.amounts.document()}
 
 
@@ -125,7 +125,7 @@ def list_acceptances(ledger: Ledger, month: str) -> list[dict[str, Any]]:
             {
                 "line": row["line"],
                 "accepted": row["accepted"],
-                "at": iso(row["at"]),
+                "recorded_at": iso(row["at"]),
                 "by": row["by"],
                 "reason": row["reason"],
                 **Amounts(row["nano_gpu_hours"], row["cost"], row["tokens"]).document(),

@@ -94,7 +94,10 @@ def read_true_ups(connection: Connection, month: str) -> list[dict[str, Any]]:
     """The recorded true-ups of a month, newest first: the first one counts."""
     query = select(table.c.at, table.c.by, table.c.document).where(table.c.month == month)
     rows = connection.execute(query.order_by(table.c.id.desc())).all()
-    return [{**json.loads(document), "at": iso(recorded_at), "by": by} for recorded_at, by, document in rows]
+    return [
+        {**json.loads(document), "recorded_at": iso(recorded_at), "by": by}
+        for recorded_at, by, document in rows
+    ]
 
 
 _BOOKS = frozenset({"books", "seal"})

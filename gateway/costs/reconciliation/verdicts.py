@@ -89,7 +89,7 @@ def described(
     if acceptance is not None and reached is not Verdict.MATCHED:
         accepted = {
             "by": acceptance.by,
-            "at": iso(acceptance.accepted_at),
+            "recorded_at": iso(acceptance.accepted_at),
             "reason": acceptance.reason,
             **acceptance.amounts.document(),
             "current": reached is Verdict.ACCEPTED,

@@ -53,7 +53,7 @@ def _trued_up(
         lines.append(_line("since_true_up", _SINCE, Fraction(0), cost, cents))
     return {
         "state": "trued_up",
-        "at": true_up["at"],
+        "recorded_at": true_up["recorded_at"],
         "lines": lines,
         "cost": true_up["invoice_cost"],
         "amount_cents": true_up["invoice_amount_cents"],
@@ -72,7 +72,7 @@ def _expected(
     cents = apportioned(units, amount - provisioned["amount_cents"], 10 ** (_PLACES - 2))
     return {
         "state": "expected",
-        "at": None,
+        "recorded_at": None,
         "lines": [
             _line("reserved_unused", _reason(use), _unused_hours(use), cost, cents[index])
             for index, (use, cost) in enumerate(zip(uses, costs, strict=True))

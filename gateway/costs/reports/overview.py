@@ -28,7 +28,7 @@ def of_everything(
     other months: they are part of the whole, but not of this month's utilization."""
     used = [line for line in facts if line.gpu_type]
     return {
-        "whole": _time([*used, *corrected]),
+        "provisioned": _time([*used, *corrected]),
         "utilization": _utilization(used),
         "unit_prices": [prices.document() for prices in unit_prices(used, _weights(connection, used))],
     }

@@ -95,7 +95,7 @@ def cost_report(
         posted = months(question.period) if document["basis"] == POSTED else None
         if posted is not None and len(posted) == 1 and not question.tenants:
             document["invoice"] = invoiced(
-                connection, posted[0], document["whole"], document["currency"], now
+                connection, posted[0], document["provisioned"], document["currency"], now
             )
             if document["state"] == "closed":
                 document["corrected_later"] = later_corrections(connection, posted[0])

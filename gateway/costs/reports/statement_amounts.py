@@ -128,7 +128,7 @@ def _put_unbilled(report: dict[str, Any], settled: Sequence[MonthSettlement], st
     everything = sum(sums.amount_cents for sums in totals)
     names = ("retry_waste", "headroom", "startup", "idle", "corrections")
     parts = {name: report[name]["totals"] for name in names}
-    report["whole"]["amount_cents"] = _known(report["whole"], "cost", everything)
+    report["provisioned"]["amount_cents"] = _known(report["provisioned"], "cost", everything)
     if "unallocated" in report:
         left = sum(sums.unallocated.amount_cents for sums in totals)
         report["unallocated"]["amount_cents"] = _known(report["unallocated"], "cost", left)

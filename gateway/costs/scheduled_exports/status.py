@@ -23,7 +23,6 @@ _STALE = 2 * DAY
 class ExportStatus:
     failure: str
     """Why the last attempt failed; empty if it succeeded."""
-    attempted_at: int
     current_at: int | None
     """When a file was last known to be current; None: never."""
 
@@ -36,7 +35,7 @@ def read_status(ledger: Ledger, now: int) -> ExportStatus | None:
         current = connection.execute(select(func.max(scheduled_exports.c.checked_at))).scalar_one()
     if row is None or now - row.at > _STALE:
         return None
-    return ExportStatus(orjson.loads(row.document), row.at, current)
+    return ExportStatus(orjson.loads(row.document), current)
 
 
 def export_series(ledger: Ledger, now: int) -> Mapping[str, Series]:

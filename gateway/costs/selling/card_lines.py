@@ -122,7 +122,7 @@ class CardLine:
     residency_micros: Micros | None = None
     """Per hour in which an adapter is resident; None: the card's."""
     gpu_hour_micros: Micros | None = None
-    """Per GPU-hour of engines that are set aside for the tenant; None: the card's."""
+    """Per GPU-hour of engines that are dedicated to the tenant; None: the card's."""
     free_input: int = 0
     free_cached: int = 0
     free_output: int = 0

@@ -58,7 +58,7 @@ class RateCard:
     """This and the rest is stored and kept only where it says something. None: as output tokens."""
     request_micros: Micros = Micros(0)  # noqa: RUF009  # an integer
     gpu_hour_micros: Micros = Micros(0)  # noqa: RUF009  # an integer
-    """Per GPU-hour of engines that are set aside for the tenant."""
+    """Per GPU-hour of engines that are dedicated to the tenant."""
     free_requests: int = 0
     tiers: tuple[Tier, ...] = ()
     volume: bool = False
@@ -115,7 +115,7 @@ class RateCard:
         return any(self.residency_line(adapter).residency_micros for adapter in adapters)
 
     def dedicated_line(self, gpu_type: str) -> CardLine:
-        """By which the hours of engines that are set aside are priced."""
+        """By which the hours of dedicated engines are priced."""
         own = (n for n in self.lines if n.gpu_type == gpu_type and n.gpu_hour_micros is not None)
         return next(own, None) or self.default_line
 

@@ -3,7 +3,7 @@ on the statement.
 
 A month is charged as a whole, line by line of the card: tokens and requests of each kind, less the free ones,
 by the price and its tiers, with a discount on tokens of batches; the hours of resident adapters, and the
-GPU-hours of engines that are set aside for the customer, times theirs.
+GPU-hours of engines that are dedicated to the customer, times theirs.
 Then the card's discount is taken off; and if what is left is below its minimum, the difference is charged. So
 what late records change in a closed month is the difference of two such sums, with the month's own card,
 allowance, residency and minimum; it is charged in the month in which they are posted.
@@ -89,7 +89,7 @@ class LineCharges:
     """Adapters that are charged for being resident: empty if that has no price."""
     per_hour: Micros = Micros(0)  # noqa: RUF009  # an integer
     dedicated: GpuHours = field(default_factory=dict)
-    """GPU-hours of engines that are set aside: empty if they have no price."""
+    """GPU-hours of dedicated engines: empty if they have no price."""
     per_gpu_hour: Micros = Micros(0)  # noqa: RUF009  # an integer
 
     @property
@@ -162,7 +162,7 @@ class MonthCharges:
 
     @property
     def gpu_time(self) -> Amount:
-        """The amount for engines that are set aside."""
+        """The amount for dedicated engines."""
         return total(line.gpu_time for line in self.lines)
 
     @property
@@ -197,7 +197,7 @@ def charge(
     dedicated: GpuHours | None = None,
 ) -> MonthCharges:
     """A month's charges. Quantities below zero (more corrected away than there were) count as none.
-    `resident`: the tenant's adapters. `dedicated`: of engines that are set aside for it."""
+    `resident`: the tenant's adapters. `dedicated`: of engines that are dedicated to it."""
     by_line: dict[str, tuple[Tokens, Tokens]] = {}
     unlisted = 0
     lines = {line.name: line for line in (card.default_line, *card.lines)}

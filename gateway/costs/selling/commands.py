@@ -71,7 +71,7 @@ def _added(card: RateCard) -> None:
         + (f"; {clean(resident)} {currency} per adapter-hour." if Decimal(resident) else ".")
     )
     if Decimal(card.per_gpu_hour):
-        say(f"  {clean(card.per_gpu_hour)} {currency} per GPU-hour of engines that are set aside.")
+        say(f"  {clean(card.per_gpu_hour)} {currency} per GPU-hour of dedicated engines.")
     for tier in _tiers(card):
         say(f"  {tier}.")
     for line in card.lines:

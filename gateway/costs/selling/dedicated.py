@@ -1,4 +1,4 @@
-"""GPU time of engines that were set aside for a tenant in a month, which rate cards can price.
+"""GPU time of engines that were dedicated to a tenant in a month, which rate cards can price.
 
 It counts as provisioned time does: while the engine was seen starting or up, with short gaps bridged, whether
 or not it served anything, times its GPUs. What is less than a thousandth of a GPU-hour in a month is dropped.
@@ -26,7 +26,7 @@ _MILLI_HOUR = HOUR // 1000
 GpuHours = Mapping[str, MilliHours]
 """GPU type → its GPU-hours, above 0."""
 Dedicated = Mapping[str, GpuHours]
-"""Tenant → GPU-hours of engines that are set aside for it."""
+"""Tenant → GPU-hours of engines that are dedicated to it."""
 
 
 def dedicated_in(connection: Connection, month: str) -> Dedicated:
@@ -58,7 +58,7 @@ def sighted_dedicated(connection: Connection, month: str) -> Dedicated:
 
 
 def dedicated_gpus(connection: Connection, month: str) -> Mapping[tuple[str, str], int]:
-    """(tenant, GPU type) → how many GPUs were set aside at some time of the month."""
+    """(tenant, GPU type) → how many GPUs were dedicated at some time of the month."""
     gpus: Counter[tuple[str, str]] = Counter()
     for tenant, gpu_type, count, _ in _sightings(connection, month_of(month)):
         gpus[tenant, gpu_type] += count

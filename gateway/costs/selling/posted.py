@@ -43,7 +43,7 @@ def key_of(line: CostLine, adapter: str, base_model: str, service_tier: str = ""
 
 def charged_tenants(connection: Connection, month: str, cards: RateCards) -> list[str]:
     """Tenants that pay for a month even without usage: a minimum, for a resident adapter, or for
-    engines that are set aside."""
+    dedicated engines."""
     if not cards.assignments:
         return []
     residents = [

@@ -99,7 +99,7 @@ class NewRateCard(NewPrices):
         "0", description="Price of an hour in which an adapter of the tenant is resident on an engine."
     )
     per_gpu_hour: Annotated[_Decimal, Option(kind="decimal")] = Field(
-        "0", description="Price of a GPU-hour of engines that are set aside for the tenant."
+        "0", description="Price of a GPU-hour of engines that are dedicated to the tenant."
     )
     batch_percent: Annotated[int, Option(flag="--batch")] = Field(
         100, ge=0, le=100, description="What batches' tokens cost, in percent of the others'."
@@ -222,7 +222,7 @@ class RateCard(_Prices):
     valid_from: str = Field(description="First month.")
     currency: str
     residency_per_adapter_hour: Money
-    per_gpu_hour: Money = Field("0.00", description="Of engines that are set aside for the tenant.")
+    per_gpu_hour: Money = Field("0.00", description="Of engines that are dedicated to the tenant.")
     batch_percent: int
     monthly_minimum: Money
     discount_percent: int = 0

@@ -54,7 +54,7 @@ class Dismissed(Answer):
 
 class Dismissal(Answer):
     by: str = Field(description="Id of the key.")
-    at: str
+    recorded_at: str
     reason: str
 
 

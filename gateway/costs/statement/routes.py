@@ -15,8 +15,9 @@ from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.rollups.parts import DIMENSIONS
 from gateway.costs.statement.issuing import Form, UnknownNumberError, show
 from gateway.costs.statement.schemas import CreditNote, Statement
+from gateway.costs.statement.statement_figures import is_final
 from gateway.errors import FlorinError
-from gateway.operations.ledger_refresh import completeness, refreshed
+from gateway.operations.ledger_refresh import completeness, completeness_headers, refreshed
 from gateway.operations.state import State
 
 _MEDIA: dict[Form, str] = {"html": "text/html", "json": "application/json", "csv": "text/csv"}
@@ -68,7 +69,8 @@ async def statement(
     self-contained HTML page that prints on one sheet of A4 (with `by`, on two), JSON or CSV. With `by`, the
     parts, the share of unused time and what else has no such name sum to the amount. Preliminary until the
     month is closed. Once it was issued as an invoice, always the same bytes; a later correction has a number
-    of its own. A tenant's key gets only its own."""
+    of its own. The headers of a preliminary one say, as an export's do, whether its figures are complete. A
+    tenant's key gets only its own."""
     unknown = FlorinError("not_found", f"No statement for {tenant[:70]!r}.")
     if key.own_tenant not in (None, tenant):
         raise unknown
@@ -81,6 +83,9 @@ async def statement(
     lacks = await refreshed(state, process, whole_month(month), tenant)
     await require_own_month(state, key, month)
     now, known = state.clock.now(), tenant in state.directory.tenants
+    headers = _HEADERS if form == "html" else {}
+    if not await process.run(is_final, tenant, month):
+        headers = headers | completeness_headers(state, lacks)
     try:
         content = await process.run(
             show,
@@ -105,7 +110,7 @@ async def statement(
         raise FlorinError("not_found", str(error), param="number") from error
     if content is None:
         raise unknown
-    return Response(content, media_type=_MEDIA[form], headers=_HEADERS if form == "html" else None)
+    return Response(content, media_type=_MEDIA[form], headers=headers)
 
 
 def _key_labels(state: State, tenant: str) -> dict[str, str]:

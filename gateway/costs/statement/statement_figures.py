@@ -32,6 +32,7 @@ from gateway.costs.selling.smallest_unit import statement_step
 from gateway.costs.statement.converted import Conversion, charges_document, converted, exchange_rate
 from gateway.costs.statement.division import Division, Undivided, divide_statement
 from gateway.costs.statement.items import BY, ONE, Item, items_of, priced_items
+from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_tenants, periods
 from gateway.units import DAY, MICRO, Amount, Cents
 
@@ -205,6 +206,12 @@ def _empty(connection: Connection, tenant: str, month: str, by: str | None) -> S
 class _Closed:
     currency: str | None
     period_hash: PeriodHash
+
+
+def is_final(ledger: Ledger, tenant: str, month: str) -> bool:
+    """Whether the tenant's statement can no longer change. Raises LedgerUnavailableError."""
+    with ledger.read() as connection:
+        return _closed(connection, tenant, month) is not None
 
 
 def _closed(connection: Connection, tenant: str, month: str) -> _Closed | None:

@@ -40,7 +40,7 @@ def residency_check(
 def dedicated_check(
     connection: Connection, month: str, terms: Mapping[str, Any] | None, closing_at: int
 ) -> tuple[list[str], str] | None:
-    """The same for engines that were set aside. `terms`: None if the month had none; the answer is None if it
+    """The same for dedicated engines. `terms`: None if the month had none; the answer is None if it
     has none now either."""
     stored = dedicated.stored_dedicated(connection, month)
     sighted = dedicated.sighted_dedicated(connection, month)

@@ -27,7 +27,7 @@ async def anchor(_: StaffKey, state: StateDep) -> Anchor:
     """The last entry of the books' chain. Record it out of reach of those who can write to the ledger's
     database; `verify` later says whether everything before it is unchanged."""
     last = await state.ledger_process.run(anchor_of)
-    return Anchor(entries=last.entries, hash=last.hash, at=iso(state.clock.now()))
+    return Anchor(entries=last.entries, hash=last.hash, exported_at=iso(state.clock.now()))
 
 
 @router.get("/verify")

@@ -12,7 +12,7 @@ from adapters.model import AdapterName, Purchase, check_name
 from adapters.sources.public_uri import public
 from gateway.costs.periods import PeriodError, instant
 from gateway.errors import FlorinError
-from gateway.fleet.adapters.schemas.adapters import VersionName
+from gateway.fleet.adapters.schemas.adapters import NewReplicas, VersionName
 from gateway.fleet.engines.operations.checks import normal_url
 from gateway.fleet.engines.schemas.engines import EngineState
 from gateway.fleet.engines.schemas.registration import EngineLabels, EngineOptions, EngineTenant, OnlyVersion
@@ -21,10 +21,8 @@ from gateway.schemas.base import (
     Count,
     GuardSpec,
     Label,
-    Replicas,
     StrictBody,
     as_json,
-    check_replicas,
 )
 from gateway.tenants.directory import TENANT_ROLES, Role
 from gateway.tenants.keys.schemas import KeyRole
@@ -104,7 +102,7 @@ class PinsSpec(StrictBody):
     region: str | None = Field(None, max_length=63, pattern=r"^[ -~]*$", description="Its region.")
     purchase: Purchase | None = Field(None, description="Its purchase model.")
     labels: EngineLabels | None = Field(None, description="Its labels.")
-    tenant: EngineTenant | None = Field(None, description="For whom it is set aside.")
+    tenant: EngineTenant | None = Field(None, description="To whom it is dedicated.")
     address: Address | None = Field(None, description="The host in its URL.")
     serves: OnlyVersion | None = Field(None, description="The only version that it serves; empty: any.")
 
@@ -188,7 +186,7 @@ class CanarySpec(StrictBody):
     guard: GuardSpec | None = Field(None, description="What watches it.")
 
 
-class AdapterSpec(StrictBody):
+class AdapterSpec(NewReplicas):
     versions: tuple[VersionSpec, ...] = Field(
         description="Those that can be called; the rest stay as they are."
     )
@@ -203,10 +201,6 @@ class AdapterSpec(StrictBody):
         None, description="The highest number ever given, if it is not listed."
     )
     pinned: bool = Field(False, description="Never evict its live and canary versions.")
-    min_replicas: Replicas = Field(0, description="Engines that hold it, even if it is not called.")
-    max_replicas: Replicas | None = Field(
-        None, description="Most engines that hold one version of it; null: as many as it needs."
-    )
     shared_with: tuple[TenantName, ...] = Field((), description="Other tenants that may call it.")
     cost_centre: CostCentre = Field("", description="Of its tenant's usage of it, where the key has none.")
     require_eval: bool = Field(False, description="Promote a version only if it has passed its evaluation.")
@@ -217,7 +211,6 @@ class AdapterSpec(StrictBody):
     @model_validator(mode="after")
     def _consistent(self) -> AdapterSpec:
         listed = [v.version for v in self.versions]
-        check_replicas(self.min_replicas, self.max_replicas)
         unique("version", listed)
         unique("digest", (f"{v.digest} for {v.base_model}" for v in self.versions if v.digest))
         unique("tenant in shared_with", self.shared_with)

@@ -133,7 +133,7 @@ def _pictures(session: Session, interval: float) -> Iterator[RenderableType]:
 def _show_changes(changes: Listed[PlacementChange]) -> None:
     rows = [
         (
-            when(change.at),
+            when(change.changed_at),
             change.version,
             change.kind.replace("_", " "),
             change.engine,
@@ -172,7 +172,7 @@ def _explained(explanation: Explanation) -> None:
     columns = ("candidate", "health", "action", "cost", "terms (ms)", "reason")
     show(table(columns, rows, right=("cost",)))
     if explanation.moves:
-        moves = [(when(m.at), m.kind, m.version, m.engine, m.why) for m in explanation.moves]
+        moves = [(when(m.moved_at), m.kind, m.version, m.engine, m.why) for m in explanation.moves]
         show(table(("moved", "kind", "version", "engine", "reason"), moves))
 
 
@@ -180,7 +180,7 @@ def _decided(decisions: Decisions) -> None:
     for decision in decisions.data:
         lines = [
             ("attempt", decision.attempt),
-            ("at", when(decision.at)),
+            ("at", when(decision.decided_at)),
             ("adapter", decision.adapter),
             ("sent to", decision.engine),
         ]

@@ -32,5 +32,5 @@ def _caused(move: PlannerMove, change: placement_log.PlacementChange) -> bool:
     return (
         change.kind in kinds
         and (move.version, move.engine) == (change.version, change.engine)
-        and abs(move.at - change.at) <= _SOON
+        and abs(move.moved_at - change.changed_at) <= _SOON
     )

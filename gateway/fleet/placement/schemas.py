@@ -42,7 +42,7 @@ class EnginePlacement(Answer):
 class PlacementChange(Answer):
     """A load, an eviction, or another change of the placement."""
 
-    at: int = Field(description="Unix microseconds, UTC.")
+    changed_at: int = Field(description="Unix microseconds, UTC.")
     engine: str
     version: str
     kind: ChangeKind = Field(
@@ -60,7 +60,7 @@ class PlacementChange(Answer):
 class PlannerMove(Answer):
     """A move that the planner has made."""
 
-    at: int = Field(description="Unix microseconds, UTC.")
+    moved_at: int = Field(description="Unix microseconds, UTC.")
     kind: str = Field(description="`replicate`, `prefetch` or `drop`.")
     version: str
     engine: str
@@ -105,7 +105,7 @@ class Decision(Answer):
 
     request_id: str
     attempt: int
-    at: int = Field(description="Unix microseconds, UTC.")
+    decided_at: int = Field(description="Unix microseconds, UTC.")
     adapter: str
     engine: str = Field(description="Where the attempt was sent.")
     search_ms: float = Field(0.0, description="How long finding the engine took; left out below 1 ms.")

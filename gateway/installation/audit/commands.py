@@ -83,7 +83,7 @@ def _error(error: TenantError) -> list[tuple[str, str]]:
     return [
         ("error", error.code),
         ("status", str(error.status)),
-        ("at", when(error.at)),
+        ("at", when(error.failed_at)),
         ("tenant", error.tenant),
         ("key", error.key),
         ("adapter", error.adapter),
@@ -109,7 +109,7 @@ def _follow(session: Session, filters: Json, page: AuditPage) -> None:
             new = [entry for entry in reversed(page.data) if entry.id not in seen]
             if new:
                 _print_followed(session, new)
-                filters = filters | {"since": new[-1].at, "cursor": None, "limit": 1000}
+                filters = filters | {"since": new[-1].recorded_at, "cursor": None, "limit": 1000}
                 seen = {entry.id for entry in page.data}
             time.sleep(_LOOK_SECONDS)
             page = session.api.get("/admin/v1/audit", AuditPage, filters)
@@ -129,7 +129,7 @@ def _row(entry: AuditEntry) -> tuple[str, ...]:
     details = json.dumps(entry.details, ensure_ascii=False, sort_keys=True) if entry.details else ""
     if len(details) > _DETAILS_SHOWN:
         details = details[: _DETAILS_SHOWN - 1] + "…"
-    return entry.at, _who(entry), entry.action, entry.subject, entry.version, details
+    return entry.recorded_at, _who(entry), entry.action, entry.subject, entry.version, details
 
 
 def _who(entry: AuditEntry) -> str:

@@ -48,4 +48,4 @@ async def error_of(state: State, request_id: str) -> TenantError | None:
     created = {tenant.name: tenant.created for tenant in state.directory.tenants.values()}
     known = await state.lifecycle.activity.find_error(request_id, list(created))
     error = known and TenantError.model_validate(known)
-    return error if error and error.at >= created[error.tenant] else None
+    return error if error and error.failed_at >= created[error.tenant] else None

@@ -89,7 +89,7 @@ async def show_request(
 
 
 def _entry(state: State, entry: Logged) -> AuditEntry:
-    return AuditEntry.of(entry, at=iso(entry.at), actor_key=_key(state, entry.actor))
+    return AuditEntry.of(entry, recorded_at=iso(entry.at), actor_key=_key(state, entry.actor))
 
 
 def _own_entry(state: State, entry: Logged) -> AuditEntry:

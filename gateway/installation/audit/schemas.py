@@ -18,7 +18,7 @@ class ActorKey(Answer):
 
 class AuditEntry(Answer):
     id: str
-    at: str = Field(description="ISO 8601, UTC.")
+    recorded_at: str = Field(description="ISO 8601, UTC.")
     actor: str = Field(examples=["key:3f9c2a"])
     actor_key: ActorKey | None = Field(
         description="null: the actor is no key, or the registry does not know it."

@@ -28,7 +28,7 @@ class BackupFile(Answer):
     file: str
     bytes: int
     florin: str
-    at: int
+    begun_at: int
     installation: str
     documents: dict[str, int]
     artifacts: int
@@ -41,6 +41,7 @@ class BackupFile(Answer):
     def described(cls, path: Path, manifest: Manifest, **more: object) -> Self:
         return cls.of(
             manifest,
+            begun_at=manifest.at,
             file=str(path.absolute()),
             bytes=path.stat().st_size,
             artifacts=len(manifest.artifacts),
@@ -237,7 +238,7 @@ def _restored(backup: RestoredBackup) -> None:
 def _rehearsed(backup: RestoredBackup) -> None:
     verdict = "can be restored" if backup.ok else "can be restored, but its books do not add up"
     say(
-        f"{clean(backup.file)} ({backup.bytes / 1e6:,.1f} MB), of {when(backup.at)}, by Florin "
+        f"{clean(backup.file)} ({backup.bytes / 1e6:,.1f} MB), of {when(backup.begun_at)}, by Florin "
         f"{clean(backup.florin)}, {verdict}: {backup.in_words()}."
     )
     if backup.absent:

@@ -1,1 +1,1 @@
-"""The registry's format and its restoration."""
+"""The registry's format and its rewriting."""

@@ -20,13 +20,13 @@ def show_(session: Session) -> None:
     session.result(session.api.get("/admin/v1/registry", Registry), _people)
 
 
-@command(app, "restore")
-def restore(session: Session, *, yes: Yes = False) -> None:
-    """Restore the registry that this gateway knows to Redis. Later changes in Redis are dropped.
+@command(app, "rewrite")
+def rewrite(session: Session, *, yes: Yes = False) -> None:
+    """Write the registry that this gateway knows to Redis again. Later changes in Redis are dropped.
 
-    Example: florin registry restore
+    Example: florin registry rewrite
     """
-    _decide(session, "restore", "Restore what this gateway knows, and drop what is in Redis?", yes=yes)
+    _decide(session, "rewrite", "Write what this gateway knows to Redis, and drop what is there?", yes=yes)
 
 
 @command(app, "accept")
@@ -63,4 +63,4 @@ def _people(registry: Registry) -> None:
                 more = " …" if ids.count > len(ids.first) else ""
                 note(f"{kind}, {name} in Redis: {ids.count} ({', '.join(ids.first)}{more})")
     note(f"{registry.reason} This gateway serves what it knows and accepts no changes.")
-    note("Run florin registry restore to put it back, or florin registry accept to keep what is in Redis.")
+    note("Run florin registry rewrite to put it back, or florin registry accept to keep what is in Redis.")

@@ -1,4 +1,4 @@
-"""Detect that Redis has lost the registry, and carry out the operator's decision to restore or accept it."""
+"""Detect that Redis has lost the registry, and carry out the operator's decision to rewrite or accept it."""
 
 from __future__ import annotations
 
@@ -43,20 +43,20 @@ async def compare(state: State) -> RegistryComparison:
 
 
 async def decide(
-    state: State, action: Literal["registry.restore", "registry.accept"], *, agreed: str, actor: str
+    state: State, action: Literal["registry.rewrite", "registry.accept"], *, agreed: str, actor: str
 ) -> RegistryComparison:
-    """Restore what this gateway knows, or accept what Redis has. `agreed` is the `state_found` that the
+    """Write what this gateway knows, or accept what Redis has. `agreed` is the `state_found` that the
     operator saw. Raises ConflictError if Redis has changed since, or has lost nothing."""
     now = await compare(state)
     if not now.lost:
         raise ConflictError("Redis holds the registry that this gateway knows: there is nothing to decide.")
     if now.state_found != agreed:
         raise ConflictError("Redis holds another registry now: florin registry show.")
-    restoring = action == "registry.restore"
-    begun = next_epoch(now.known.position, now.redis_position, restore=restoring)
+    rewriting = action == "registry.rewrite"
+    begun = next_epoch(now.known.position, now.redis_position, restore=rewriting)
     details = {"epoch": begun.epoch, "why": now.lost}
     note = AuditNote(actor, action, "registry", details=details)
-    await state.store.begin_epoch(now.redis_position, begun, now.known.restored(entire=restoring), note=note)
+    await state.store.begin_epoch(now.redis_position, begun, now.known.restored(entire=rewriting), note=note)
     if not await state.follower.wait_for_epoch(begun.epoch, _HEARD_SECONDS):
         raise ConflictError("Done, but this worker does not have the change yet: florin registry show.")
     return await compare(state)

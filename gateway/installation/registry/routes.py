@@ -23,10 +23,10 @@ async def show_registry(state: StateDep, _: OperatorKey) -> Registry:
     return _answer(await registry.compare(state))
 
 
-@router.post("/restore", response_model_exclude_unset=True)
-async def restore(body: RegistryDecision, state: StateDep, _: OperatorKey, actor: Actor) -> Registry:
+@router.post("/rewrite", response_model_exclude_unset=True)
+async def rewrite(body: RegistryDecision, state: StateDep, _: OperatorKey, actor: Actor) -> Registry:
     """Replace the registry in Redis with this gateway's snapshot."""
-    return _answer(await registry.decide(state, "registry.restore", agreed=body.found, actor=actor))
+    return _answer(await registry.decide(state, "registry.rewrite", agreed=body.found, actor=actor))
 
 
 @router.post("/accept", response_model_exclude_unset=True)

@@ -30,7 +30,8 @@ from gateway.metering.ledger.schema import audit_log
 log = logging.getLogger("florin.changes")
 
 ACTIONS: dict[str, str] = {
-    "registry.restore": "A lost registry was restored to Redis from what the gateway knew.",
+    "registry.restore": "The registry was restored from a backup.",
+    "registry.rewrite": "A lost registry was written to Redis again, from what the gateway knew.",
     "registry.accept": "The registry in Redis was accepted after Redis had lost a part of it.",
     "tenant.add": "A tenant was added.",
     "tenant.update": "A tenant was changed.",
@@ -91,7 +92,7 @@ ACTIONS: dict[str, str] = {
     "bill.import": "A GPU provider's bill was imported.",
     "bill.remove": "An imported bill was removed.",
     "bill.accept": "Differences between a bill and Florin's figures were accepted, with a reason.",
-    "bill.unaccept": "The acceptance of a difference was withdrawn.",
+    "bill.withdraw_acceptance": "The acceptance of a difference was withdrawn.",
     "bill.true_up": "A month's cost was set to the invoice's; the difference became lines of its own.",
     "commitment.add": "A commitment was added.",
     "commitment.withdraw": "A commitment was withdrawn: it no longer counts.",

@@ -29,7 +29,7 @@ class Dismissal:
 
     by: str
     """Id of their key."""
-    at: int
+    recorded_at: int
     """Unix microseconds."""
     reason: str
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
@@ -20,7 +20,8 @@ from gateway.commands.output import clean, console, note, show, table
 from gateway.commands.session import Session, command
 from gateway.costs.prices.schemas import ListedPrice
 from gateway.planning.commands.offers import Offer, current_offers, speed_of
-from gateway.schemas.base import Answer, Listed
+from gateway.planning.schemas import MergedOption, Plan, PlanOption
+from gateway.schemas.base import Listed
 
 if TYPE_CHECKING:  # the simulator is loaded only when it is needed: help comes without it
     from gateway.planning.commands.month_of_use import MonthOfUse
@@ -58,50 +59,6 @@ class Candidate:
     speed: float
     kv_tokens: int | None
     slots: int
-
-
-class PlanOption(Answer):
-    """One kind of engine at one price. Without `engines`, no number of them meets the objectives."""
-
-    gpu_type: str
-    purchase: str
-    region: str
-    speed: float
-    kv_tokens: int | None
-    slots: int
-    engines: int | None
-    attainment: float | None
-    ttft_p50: float | None
-    ttft_p99: float | None
-    rate_per_gpu_hour: str
-    cost_per_hour: str | None
-    cost_per_million_tokens: str | None
-    currency: str
-
-
-class MergedOption(Answer):
-    """An adapter that is worth engines into whose weights it is merged, of the cheapest kind."""
-
-    adapter: str
-    requests_per_second: float
-    busy_engines: float
-    """Engines that load adapters and that its traffic keeps busy."""
-    merged_engines: int
-    saved_engines: float
-    saved_per_hour: str
-    currency: str
-    token_ms: float
-    """Milliseconds from token to token on an engine that loads the adapter, at `merging.BATCH`."""
-    merged_token_ms: float
-
-
-class Plan(Answer):
-    objectives: dict[str, float]
-    traffic: dict[str, Any]
-    approximations: tuple[str, ...]
-    options: tuple[PlanOption, ...]
-    merged: tuple[MergedOption, ...]
-    unknown_speed: tuple[str, ...]
 
 
 @command(app, "plan")

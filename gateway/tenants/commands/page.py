@@ -117,7 +117,9 @@ def _errors(errors: Sequence[RequestError]) -> None:
     if not errors:
         say("  None in the last seven days.")
         return
-    rows = [(ago(e.at), e.status, e.code, e.adapter, e.key, e.request_id) for e in errors[:_ERRORS_SHOWN]]
+    rows = [
+        (ago(e.failed_at), e.status, e.code, e.adapter, e.key, e.request_id) for e in errors[:_ERRORS_SHOWN]
+    ]
     show(table(("when", "status", "code", "adapter", "key", "request"), rows, right=("status",)))
     if len(errors) > _ERRORS_SHOWN:
         say(f"  and {len(errors) - _ERRORS_SHOWN} more: --json lists them.")

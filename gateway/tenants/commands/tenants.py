@@ -204,12 +204,13 @@ def _removed(removed: RemovedTenant, *, cascade: bool) -> None:
     elif not removed.exists:
         say(f"{name} was not registered; nothing to do.")
     elif removed.obstacles:
-        say(
-            f"{name} would go with these:"
-            if cascade
-            else f"{name} cannot be removed yet. First remove these:"
-        )
-        _show_obstacles(removed.obstacles)
+        first = [obstacle for obstacle in removed.obstacles if not (cascade and obstacle.cascades)]
+        if first:
+            say(f"{name} cannot be removed yet. First remove these:")
+            _show_obstacles(first)
+        if cascaded := [obstacle for obstacle in removed.obstacles if obstacle not in first]:
+            say(f"{name} would go with these:")
+            _show_obstacles(cascaded)
         if not cascade:
             note(f"Or all at once: florin tenant remove {name} --cascade")
     else:

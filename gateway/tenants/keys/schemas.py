@@ -81,7 +81,7 @@ class EnginePins(Answer):
     purchase: str | None = None
     address: str | None = None
     labels: dict[str, str] | None = None
-    tenant: str | None = Field(None, description="The tenant that it is set aside for; empty: none.")
+    tenant: str | None = Field(None, description="The tenant to which it is dedicated; empty: none.")
 
 
 class Key(Answer):

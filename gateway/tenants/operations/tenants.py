@@ -8,7 +8,7 @@ from functools import partial
 from typing import Final
 
 from adapters.errors import InUseError, NotFoundError
-from adapters.model import SET_ASIDE, AdapterName, check_name
+from adapters.model import DEDICATED, AdapterName, check_name
 from adapters.placement.requirements import shown
 from adapters.registry.catalog import Catalog
 from adapters.registry.changes.settings import plan_unshare
@@ -27,7 +27,7 @@ from gateway.tenants.directory import Tenant, dump
 from gateway.tenants.keys import operations as keys
 from gateway.tenants.operations.limits import check_money
 from gateway.tenants.operations.terms import updated
-from gateway.tenants.schemas.tenants import FinalCharges, Obstacle, RequestError
+from gateway.tenants.schemas.tenants import CASCADED, FinalCharges, Obstacle, RequestError
 from gateway.tenants.schemas.terms import TenantTerms
 
 _OWN: Final = frozenset({"name", "suspended"})
@@ -99,7 +99,7 @@ def find(state: State, name: str) -> Tenant:
 async def last_errors(state: State, tenant: Tenant) -> tuple[RequestError, ...]:
     """The last errors of its requests, newest first. Not those of a removed tenant of the same name."""
     errors = map(RequestError.model_validate, await state.lifecycle.activity.last_errors(tenant.name))
-    return tuple(error for error in errors if error.at >= tenant.created)
+    return tuple(error for error in errors if error.failed_at >= tenant.created)
 
 
 def unmet(catalog: Catalog, tenant: Tenant) -> list[str]:
@@ -108,7 +108,7 @@ def unmet(catalog: Catalog, tenant: Tenant) -> list[str]:
     own = [a for a in catalog.adapters.values() if a.name.startswith(f"{tenant.name}/")]
     live = [catalog.versions.get(f"{a.name}@v{a.live}") for a in own]
     fleets = {v.base_model for v in live if v is not None} or catalog.bases.keys()
-    requires = {**tenant.requires, SET_ASIDE: tenant.name}
+    requires = {**tenant.requires, DEDICATED: tenant.name}
     return [
         f"No engine of {base} has {shown(tenant.requires)}: requests of {tenant.name} are refused until one "
         "has"
@@ -218,7 +218,7 @@ def _action(old: Tenant | None, new: Tenant) -> str:
 def _in_the_way(name: str, left: list[Obstacle]) -> str:
     words = {
         "adapter": "adapter {}",
-        "engine": "engine {}, which is set aside for it",
+        "engine": "engine {}, which is dedicated to it",
         "share": "adapter {}, which is shared with it",
         "key": "key {}",
         "member": "its member {}",
@@ -236,19 +236,15 @@ def _not_found(name: str) -> NotFoundError:
     return NotFoundError(f"There is no tenant {name[:80]!r}.")
 
 
-_ORDER = ("key", "share", "adapter")
-"""What `remove_all` removes. Keys first: then nothing is called or added any more."""
-
-
 async def remove_all(state: State, name: str, *, actor: str) -> tuple[bool, list[Obstacle]]:
     """Remove a tenant, and before it its keys, its adapters, and the sharing of others' adapters with it.
     Returns whether it was there, and what was removed with it. Each step is a commit of its own: if it ends
     in the middle, the tenant is still there, and doing it again completes it. Raises InUseError, before the
     first step if the tenant has members or engines, or at the end if something was added meanwhile."""
     there, obstacles = await remove(state, name, actor=actor, dry_run=True)
-    if stays := [obstacle for obstacle in obstacles if obstacle.kind not in _ORDER]:
+    if stays := [obstacle for obstacle in obstacles if not obstacle.cascades]:
         raise InUseError(_in_the_way(name, stays))
-    ordered = sorted(obstacles, key=lambda obstacle: _ORDER.index(obstacle.kind))
+    ordered = sorted(obstacles, key=lambda obstacle: CASCADED.index(obstacle.kind))
     for obstacle in ordered:
         await _clear(state, name, obstacle, Authority(actor))
     await catch_up(state)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
@@ -105,7 +105,7 @@ class Queue(OwnQueue):
 class RequestError(Answer):
     """What a request ended with."""
 
-    at: int = Field(description="Unix microseconds, UTC.")
+    failed_at: int = Field(description="Unix microseconds, UTC.")
     code: str
     status: int
     request_id: str
@@ -132,15 +132,25 @@ class TenantPage(Tenant, AtAGlance):
     keys: tuple[Key, ...] = Field(description="Also revoked and expired ones.")
 
 
+CASCADED: Final = ("key", "share", "adapter")
+"""What removing a tenant with `cascade` removes before it. Keys first: then nothing is called or added any
+more."""
+
+
 class Obstacle(Answer):
     """What has to go before a tenant can be removed."""
 
     kind: Literal["adapter", "share", "engine", "member", "key"] = Field(
-        description="`share`: of another tenant's adapter; `engine`: one that is set aside for it; `member`: "
+        description="`share`: of another tenant's adapter; `engine`: one that is dedicated to it; `member`: "
         "a tenant of the organization that it is."
     )
     id: str
     command: str = Field(description="Removes it.")
+
+    @property
+    def cascades(self) -> bool:
+        """Whether `cascade` removes it."""
+        return self.kind in CASCADED
 
 
 class FinalCharges(Answer):

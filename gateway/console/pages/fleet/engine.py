@@ -94,7 +94,12 @@ def _tiles(row: EngineRow, changes: Sequence[PlacementChange], now: int) -> list
 
 def _event(entry: AuditEntry) -> dict[str, str]:
     details = ", ".join(f"{name}: {value}" for name, value in sorted(entry.details.items()))
-    return {"at": entry.at, "actor": entry.actor, "action": entry.action, "details": details[:200]}
+    return {
+        "recorded_at": entry.recorded_at,
+        "actor": entry.actor,
+        "action": entry.action,
+        "details": details[:200],
+    }
 
 
 # -- actions

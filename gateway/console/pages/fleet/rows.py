@@ -198,7 +198,7 @@ def tiles(rows: Sequence[EngineRow], changes: Iterable[PlacementChange], now: in
     up = sum(row.health == "up" for row in rows)
     slots, used = sum(row.slots for row in rows), sum(len(row.held) for row in rows)
     waiting = sum(row.waiting for row in rows)
-    lately = [change.kind for change in changes if change.at > now - _MINUTE]
+    lately = [change.kind for change in changes if change.changed_at > now - _MINUTE]
     loads = sum(kind in {"loaded", "activated"} for kind in lately)
     evictions = sum(kind in {"evicted", "unloaded"} for kind in lately)
     cached = sum(len(row.cached) for row in rows)
@@ -255,7 +255,7 @@ def _line(change: PlacementChange) -> FeedLine:
     took = "" if change.seconds is None else formats.seconds(change.seconds)
     adapter = change.version.partition("@")[0]
     return FeedLine(
-        change.at,
+        change.changed_at,
         change.version,
         f"/console/adapters/{quote(adapter)}" if "/" in adapter else "",
         _CHANGES[change.kind],

@@ -9,6 +9,7 @@ from starlette.responses import Response
 
 from gateway.console.api_client import nothing
 from gateway.console.formats import money
+from gateway.console.forms import body_of, fields_of
 from gateway.console.pages.money.shared import amount, choices, month_of, tabs, tenant_link
 from gateway.console.tables import Cell, Column
 from gateway.console.visit import STAFF, Route, Visit
@@ -20,8 +21,9 @@ from gateway.costs.forecasting.schemas import (
     ChangedBudget,
     Estimate,
     Forecast,
+    NewBudget,
 )
-from gateway.schemas.base import Json, Listed
+from gateway.schemas.base import Listed
 
 _STATUS: Final = {
     "within": ("within", "good"),
@@ -61,6 +63,7 @@ async def budgets(visit: Visit) -> Response:
         forecast=forecast,
         currency=currency,
         table=table,
+        fields=fields_of(NewBudget),
         alerts=alerts.data,
         anomalies=[_about(anomaly) for anomaly in anomalies.data] if anomalies else [],
         installation=forecast.installation,
@@ -100,14 +103,9 @@ def _share(installation: Estimate | None) -> float | None:
 
 
 async def put(visit: Visit) -> Response:
-    tenant = visit.text("tenant") or None
-    body: Json = {"tenant": tenant, "amount": visit.text("amount") or None}
-    if first := visit.text("from"):
-        body["from"] = first
-    if percent := visit.text("warn_percent"):
-        body["warn_percent"] = int(percent) if percent.isascii() and percent.isdigit() else percent
+    body = body_of(NewBudget, visit.text)
     budget = await visit.api.put("/finance/v1/budgets", body, ChangedBudget)
-    whose = tenant or "the whole installation"
+    whose = budget.tenant or "the whole installation"
     return visit.see("/console/money/budgets", f"The budget of {whose} is {budget.amount or 'removed'}.")
 
 

@@ -134,8 +134,8 @@ def _tiles(report: CostReport, currency: str) -> list[tuple[str, Any, str]]:
         ("Input tokens", totals.prompt_tokens, f"{totals.cached_tokens:,} of them cached"),
         ("Output tokens", totals.completion_tokens, ""),
     ]
-    if report.whole is not None:
-        overall = (report.whole.cost, currency)
+    if report.provisioned is not None:
+        overall = (report.provisioned.cost, currency)
         tiles.insert(0, ("GPUs cost in all", overall, "with idle time and repeated requests"))
     return tiles
 

@@ -135,7 +135,7 @@ class Decided(Decision):
     @property
     def began(self) -> int:
         """When the search for an engine began: the decision is noted at its end."""
-        return self.at - round(self.search_ms * 1e3)
+        return self.decided_at - round(self.search_ms * 1e3)
 
 
 class DecidedAttempts(Decisions):
@@ -187,7 +187,7 @@ def _parts(record: UsageRecord, decision: Decided | None, began: int, lasted: in
     sent, first, ended = record.dispatched, record.first_token, record.ended
     marks: list[tuple[str, int, int, str]] = []
     if decision and decision.search_ms:
-        start, chosen = min(decision.began, sent), min(decision.at, sent)
+        start, chosen = min(decision.began, sent), min(decision.decided_at, sent)
         turn = min(start + round(decision.queue_ms * 1e3), chosen)
         looked = max(0.0, decision.search_ms - decision.queue_ms - decision.load_ms)
         rest = min(turn + round(looked * 1e3), chosen)

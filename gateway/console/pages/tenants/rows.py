@@ -232,7 +232,7 @@ def _request(request_id: str) -> Cell:
 
 
 ERRORS: Final = [
-    Column("at", "When", lambda e: e.at, "time"),
+    Column("failed_at", "When", lambda e: e.failed_at, "time"),
     Column("status", "Status", lambda e: e.status),
     Column("code", "Code", lambda e: Cell(e.code, note=_remedy(e.code))),
     Column("adapter", "Adapter", lambda e: e.adapter or None),

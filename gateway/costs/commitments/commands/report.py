@@ -1,4 +1,4 @@
-"""florin cost commitments"""
+"""florin commitment report"""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from gateway.units import percent, shown, shown_money
 app = typer.Typer()
 
 
-@command(app, "commitments")
-def commitments(
+@command(app, "report")
+def report(
     session: Session,
     *,
     month: Annotated[
@@ -29,11 +29,11 @@ def commitments(
     Net cost is the hourly rate of all committed hours, used or not, and the month's share of the upfront
     payment. Engines registered with --purchase reserved use commitments.
 
-    Example: florin cost commitments --month 2026-10
+    Example: florin commitment report --month 2026-10
     """
     with busy("Comparing with commitments"):
-        report = session.api.get("/finance/v1/commitments/report", CommitmentReport, {"month": month})
-    session.result(report, _people)
+        usage = session.api.get("/finance/v1/commitments/report", CommitmentReport, {"month": month})
+    session.result(usage, _people)
 
 
 def _people(body: CommitmentReport) -> None:

@@ -7,11 +7,12 @@ from typing import Annotated
 
 import typer
 
-from gateway.commands.client import UsageError
+from gateway.commands.client import Json, UsageError
+from gateway.commands.options import with_options
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import Session, command
 from gateway.costs.forecasting.commands.ahead import BASIS, status, unsaid
-from gateway.costs.forecasting.schemas import Budget, Budgets, BudgetState, ChangedBudget
+from gateway.costs.forecasting.schemas import Budget, Budgets, BudgetState, ChangedBudget, NewBudget
 from gateway.schemas.typed_text import parsed
 from gateway.units import shown_money
 
@@ -24,22 +25,17 @@ app = typer.Typer()
 app.add_typer(_budgets, name="budget")
 
 _PATH = "/finance/v1/budgets"
-_Tenant = Annotated[str | None, typer.Option(help="Default: the whole installation.", show_default=False)]
-_From = Annotated[str | None, typer.Option("--from", help="First month, like 2026-11. Default: this month.")]
 
 
 @command(_budgets, "set")
+@with_options(NewBudget, but=("amount",))
 def set_(
     session: Session,
     amount: Annotated[
         str, typer.Argument(metavar="AMOUNT", help="Per UTC month, in the currency of the prices.")
     ],
     *,
-    tenant: _Tenant = None,
-    first: _From = None,
-    warn_percent: Annotated[
-        int, typer.Option(min=1, max=100, help="Warn when this percentage of the amount is used.")
-    ] = 80,
+    changes: Json,
 ) -> None:
     """Set the monthly budget of a tenant, or of the whole installation. It applies until another is set.
 
@@ -51,33 +47,32 @@ def set_(
         amount = parsed("decimal", amount)
     except ValueError as error:
         raise UsageError(f"AMOUNT: {error}.") from error
-    body = {"tenant": tenant, "amount": amount, "from": first, "warn_percent": warn_percent}
-    session.result(session.api.put(_PATH, body, ChangedBudget), _was_set)
+    session.result(session.api.put(_PATH, changes | {"amount": amount}, ChangedBudget), _was_set)
 
 
 def _was_set(body: ChangedBudget) -> None:
     amount = shown_money(body.amount, body.currency)
     say(
         f"{_whose(body)} may cost {amount} {clean(body.currency)} a month from "
-        f"{clean(body.first)} on; warning at {body.warn_percent} %."
+        f"{clean(body.first_month)} on; warning at {body.warn_percent} %."
     )
     if not body.changed:
         note("Nothing changed: it was so before.")
 
 
 @command(_budgets, "remove")
-def remove(session: Session, *, tenant: _Tenant = None, first: _From = None) -> None:
+@with_options(NewBudget, only=("tenant", "first_month"))
+def remove(session: Session, *, changes: Json) -> None:
     """Remove the budget of a tenant, or of the whole installation, from a month on.
 
     Example: florin cost budget remove --tenant acme
     """
-    body = {"tenant": tenant, "amount": None, "from": first}
-    session.result(session.api.put(_PATH, body, ChangedBudget), _removed)
+    session.result(session.api.put(_PATH, changes | {"amount": None}, ChangedBudget), _removed)
 
 
 def _removed(body: ChangedBudget) -> None:
     if body.changed:
-        say(f"{_whose(body)} has no budget from {clean(body.first)} on.")
+        say(f"{_whose(body)} has no budget from {clean(body.first_month)} on.")
     else:
         note("There was no such budget.")
 
@@ -104,7 +99,7 @@ def _listed(body: Budgets) -> None:
     rows = [
         (
             _whose(budget), money(budget.amount), money(budget.so_far), _percent(budget.used_percent),
-            money(budget.expected), status(budget.status), budget.first, BASIS[budget.priced_by],
+            money(budget.expected), status(budget.status), budget.first_month, BASIS[budget.priced_by],
         )
         for budget in body.data
     ]  # fmt: skip  # as the columns

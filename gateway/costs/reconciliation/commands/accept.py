@@ -1,4 +1,4 @@
-"""florin cost accept | unaccept | acceptances"""
+"""florin cost accept | withdraw-acceptance | acceptances"""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def accept(
 def _accepted(accepted: AcceptedNow) -> None:
     for line in accepted.data:
         say(f"Accepted {clean(line.line)}: {_amount(line)}; {clean(line.reason)}.")
-    note("To withdraw: florin cost unaccept LINE --reason …")
+    note("To withdraw: florin cost withdraw-acceptance LINE --reason …")
 
 
 def _amount(line: AcceptedLine | WithdrawnAcceptance) -> str:
@@ -70,8 +70,8 @@ def _amount(line: AcceptedLine | WithdrawnAcceptance) -> str:
     return f"{clean(line.gpu_hours)} GPU-hours, cost {clean(line.cost)}"
 
 
-@command(app, "unaccept")
-def unaccept(
+@command(app, "withdraw-acceptance")
+def withdraw_acceptance(
     session: Session,
     line: Annotated[str, typer.Argument(help="The line shown by `florin cost acceptances`.")],
     *,
@@ -79,7 +79,7 @@ def unaccept(
 ) -> None:
     """Withdraw the acceptance of a difference. Both stay in the audit log.
 
-    Example: florin cost unaccept 2026-10-8f3b2c91 --reason "The provider will refund it"
+    Example: florin cost withdraw-acceptance 2026-10-8f3b2c91 --reason "The provider will refund it"
     """
     path = f"{_PATH}/{segment(line)}/withdraw"
     session.result(
@@ -108,7 +108,7 @@ def _listed(acceptances: Listed[AcceptanceEntry]) -> None:
     rows = [
         (
             entry.line, "accepted" if entry.accepted else "withdrawn", entry.gpu_hours, entry.cost,
-            entry.tokens, entry.by, entry.at, entry.reason,
+            entry.tokens, entry.by, entry.recorded_at, entry.reason,
         )
         for entry in acceptances.data
     ]  # fmt: skip  # as the columns

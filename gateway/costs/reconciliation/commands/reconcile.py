@@ -177,7 +177,7 @@ def _accepted(bill: BillSection) -> None:
     rows = [
         [
             line.line, _name(account), shown(accepted.gpu_hours, 6, "+"), shown(accepted.cost, 6, "+"),
-            accepted.by, accepted.at, accepted.reason,
+            accepted.by, accepted.recorded_at, accepted.reason,
             Text("" if accepted.current else "no longer: the amount changed", "bold"),
         ]
         for account in bill.accounts

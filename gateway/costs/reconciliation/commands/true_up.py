@@ -75,7 +75,10 @@ def _state(true_ups: TrueUps) -> None:
         _shown(true_ups.preview)
     for index, recorded in enumerate(true_ups.recorded):
         state = "the same" if true_ups.current and not index else "superseded" if index else "out of date"
-        note(f"Recorded at {clean(recorded.at)} by {clean(recorded.by)}: {_total(recorded)} ({state}).")
+        note(
+            f"Recorded at {clean(recorded.recorded_at)} by {clean(recorded.by)}: "
+            f"{_total(recorded)} ({state})."
+        )
 
 
 def _shown(preview: TrueUp) -> None:
@@ -94,7 +97,7 @@ def _shown(preview: TrueUp) -> None:
 def _recorded(true_up: RecordedTrueUp, *, known: bool) -> None:
     month, total = clean(true_up.month), _total(true_up)
     if known:
-        say(f"{month} was trued up to {total} already, {clean(true_up.at)}.")
+        say(f"{month} was trued up to {total} already, {clean(true_up.recorded_at)}.")
     else:
         say(f"{month} cost {total}, as invoiced. The differences belong to no tenant.")
 

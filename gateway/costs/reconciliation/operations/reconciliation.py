@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from gateway.costs.periods import PeriodError
 from gateway.costs.periods import month_of as whole_month
-from gateway.costs.reconciliation.acceptances import LineNotFoundError, accept, month_of_line, unaccept
+from gateway.costs.reconciliation.acceptances import LineNotFoundError, accept, month_of_line, withdraw
 from gateway.costs.reconciliation.schemas.reconciliation import AcceptedLines
 from gateway.costs.reconciliation.true_up_store import TrueUpError, record_true_up
 from gateway.errors import FlorinError
@@ -39,11 +39,11 @@ async def accept_lines(state: State, body: AcceptedLines, *, key: Key) -> Json:
     return {"month": month, "reason": body.reason, "data": accepted}
 
 
-async def unaccept_line(state: State, line: str, *, reason: str, key: Key) -> Json:
+async def withdraw_acceptance(state: State, line: str, *, reason: str, key: Key) -> Json:
     """Withdraw the acceptance of a line. Raises FlorinError, LedgerUnavailableError."""
     try:
         return await state.ledger_process.run(
-            unaccept, line, reason=reason, now=state.clock.now(), by=key.id, actor=actor_of(key)
+            withdraw, line, reason=reason, now=state.clock.now(), by=key.id, actor=actor_of(key)
         )
     except LineNotFoundError as error:
         raise FlorinError("not_found", str(error)) from error

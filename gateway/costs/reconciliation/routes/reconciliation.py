@@ -71,9 +71,9 @@ async def accept(body: AcceptedLines, key: StaffKey, state: StateDep) -> Accepte
 
 
 @router.post("/reconciliation/acceptances/{line}/withdraw", response_model_exclude_unset=True)
-async def unaccept(
+async def withdraw_acceptance(
     line: Annotated[str, Path(max_length=32)], body: WithdrawnLine, key: StaffKey, state: StateDep
 ) -> WithdrawnAcceptance:
     """Withdraw the acceptance of a line."""
-    withdrawn = await operations.unaccept_line(state, line, reason=body.reason, key=key)
+    withdrawn = await operations.withdraw_acceptance(state, line, reason=body.reason, key=key)
     return WithdrawnAcceptance.read(withdrawn)

@@ -46,7 +46,7 @@ class _Amount(Answer):
 
 class LineAcceptance(_Amount):
     by: str = Field(description="Id of the key.")
-    at: str
+    recorded_at: str
     reason: str
     current: bool = Field(description="false: the amount changed since, and the acceptance no longer holds.")
 
@@ -226,7 +226,7 @@ class WithdrawnAcceptance(_Amount):
 class AcceptanceEntry(_Amount):
     line: _Line
     accepted: bool = Field(description="false: the acceptance was withdrawn.")
-    at: str
+    recorded_at: str
     by: str = Field(description="Id of the key.")
     reason: str
 
@@ -272,7 +272,7 @@ class TrueUp(Answer):
 
 
 class RecordedTrueUp(TrueUp):
-    at: str
+    recorded_at: str
     by: str = Field(description="Id of the key.")
 
 

@@ -48,8 +48,8 @@ def show_report(report: CostReport, *, unit_prices: bool = False) -> None:
         note("No usage in this period.")
     else:
         _main(report, parts)
-    if report.invoice is not None and report.whole is not None:
-        show_invoice(report.invoice, report.whole, report.currency)
+    if report.invoice is not None and report.provisioned is not None:
+        show_invoice(report.invoice, report.provisioned, report.currency)
     if report.utilization:
         _utilization(report.utilization, report.currency)
     if unit_prices:
@@ -79,7 +79,7 @@ def _heading(report: CostReport) -> str:
 
 
 def _main(report: CostReport, parts: dict[str, Figures]) -> None:
-    groups, rows, overall = report.by, report.rows, report.whole
+    groups, rows, overall = report.by, report.rows, report.provisioned
     currency = f" {report.currency}" if report.currency else ""
     hours, costs = (
         _column(rows, parts, overall, _hours, places=3),
@@ -166,13 +166,15 @@ def _allocated(report: CostReport, parts: dict[str, Figures], length: int) -> li
 
 
 def _costs(report: CostReport, parts: dict[str, Figures]) -> list[str]:
-    amounts = [_cost(part) for part in (*parts.values(), *([report.whole] if report.whole else []))]
-    if report.whole is None:
+    amounts = [
+        _cost(part) for part in (*parts.values(), *([report.provisioned] if report.provisioned else []))
+    ]
+    if report.provisioned is None:
         amounts.append(summed(amounts))
     places = places_for(amounts, report.currency)
     as_stated = places == places_of(report.currency)  # more places contradict no statement
     cents = _stated if as_stated else None
-    return _column(report.rows, parts, report.whole, _cost, places=places, cents=cents)
+    return _column(report.rows, parts, report.provisioned, _cost, places=places, cents=cents)
 
 
 def _stated(figures: Figures) -> Decimal | None:
@@ -284,7 +286,7 @@ def _remarks(report: CostReport) -> Iterator[str]:
 
 def _unused(report: CostReport) -> Iterator[str]:
     """What the total is, and how much of it no request used."""
-    cost = None if report.whole is None else _cost(report.whole)
+    cost = None if report.provisioned is None else _cost(report.provisioned)
     if not cost:
         return
     yield "The total is the provisioned GPU cost at list price."

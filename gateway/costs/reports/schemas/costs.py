@@ -125,7 +125,7 @@ class InvoicedCost(Answer):
     """What leads from the cost at list price to what the month costs."""
 
     state: Literal["trued_up", "expected"]
-    at: str | None
+    recorded_at: str | None = Field(description="When it was trued up; null: it is only expected.")
     lines: tuple[InvoiceLine, ...]
     cost: Money
     amount_cents: int | None = None
@@ -202,7 +202,7 @@ class CostReport(Complete):
     startup: CostPart | None = None
     idle: CostPart | None = None
     unallocated: Figures | None = None
-    whole: Figures | None = None
+    provisioned: Figures | None = None
     utilization: tuple[Utilization, ...] = ()
     without_engine: tuple[WithoutEngine, ...] = Field((), description="What scaling to zero saved.")
     unit_prices: tuple[UnitPrices, ...] = ()
@@ -210,7 +210,9 @@ class CostReport(Complete):
     billed_cents: int | None = None
     exchange_rate: AppliedRate | None = None
     priced_by: Literal["cost", "rate_card"] | None = Field(
-        None, description="For a tenant's key. `rate_card`: `cost` is the price of the tokens."
+        None,
+        description="For a tenant's key. `rate_card`: `cost` is the price of the tokens, of batches as of "
+        "other requests.",
     )
     key_labels: dict[str, str] = Field({}, description="By key: the names that their owners gave them.")
     names_reused: dict[str, str] = Field(

@@ -21,7 +21,7 @@ class Sighting(Answer):
     region: str
     purchase: str
     base_model: str
-    tenant: str = Field("", description="The tenant that it was set aside for; empty: none.")
+    tenant: str = Field("", description="The tenant to which it was dedicated; empty: none.")
 
 
 class Sightings(Answer):

@@ -45,7 +45,8 @@ async def quarantine(
             QuarantinedRecord.of(
                 entry,
                 recorded_at=iso(entry.recorded_at),
-                dismissal=entry.dismissal and Dismissal.of(entry.dismissal, at=iso(entry.dismissal.at)),
+                dismissal=entry.dismissal
+                and Dismissal.of(entry.dismissal, recorded_at=iso(entry.dismissal.recorded_at)),
             )
             for entry in quarantined
         ),

@@ -10,7 +10,7 @@ import typer
 from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.download import download
 from gateway.commands.options import with_options
-from gateway.commands.output import clean, note, say, show, table
+from gateway.commands.output import clean, note, note_incomplete, say, show, table
 from gateway.commands.session import Session, command
 from gateway.costs.closing.commands.preview import money
 from gateway.costs.closing.schemas import Month
@@ -73,7 +73,9 @@ def statement(
     params |= {} if number is None else {"number": number}
     saved = download(session.api, f"/finance/v1/statements/{segment(tenant)}", params, path)
     body = {"file": str(path), "bytes": saved.size, "tenant": tenant, "month": month}
+    body |= saved.completeness.model_dump(exclude_defaults=True)
     session.result(body, lambda _: note(f"{path}: {saved.size:,} bytes."))
+    note_incomplete(saved.completeness)
 
 
 @command(app, "statements")

@@ -213,7 +213,7 @@ def compared(body: AdapterDetails) -> None:
             say(f"Verdict: {clean(figures.verdict)}. {clean(figures.reason)}")
     elif outcome:
         done = _DONE.get(outcome.verdict, clean(outcome.verdict))
-        decided = f"{clean(outcome.version)} was {done} by its guard, {when(outcome.at)}"
+        decided = f"{clean(outcome.version)} was {done} by its guard, {when(outcome.decided_at)}"
         say(f"{decided}. {clean(outcome.reason)}")
 
 

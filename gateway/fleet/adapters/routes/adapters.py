@@ -183,7 +183,8 @@ async def pin(tenant: str, name: str, body: NewPin, state: StateDep, actor: Acto
 
 @router.put("/{tenant}/{name}/replicas", dependencies=[Operator], response_model_exclude_unset=True)
 async def scale(tenant: str, name: str, body: NewReplicas, state: StateDep, actor: Actor) -> ScaledAdapter:
-    """Bound the number of engines that hold an adapter. Between the bounds, Florin follows the demand."""
+    """Bound the number of engines that hold an adapter. Between the bounds, Florin follows the demand. A
+    bound that is left out stays as it is."""
     bounds = body.model_dump(exclude_unset=True)
     adapter = await adapters.scale(state, _name(tenant, name), bounds, actor=actor)
     warnings = adapters.unreachable(state, adapter)

@@ -140,7 +140,11 @@ def _canary(adapter: model.Adapter) -> Canary | None:
 
 def _outcome(adapter: model.Adapter) -> GuardOutcome | None:
     outcome = adapter.outcome
-    return None if outcome is None else GuardOutcome.of(outcome, version=f"v{outcome.version}")
+    return (
+        None
+        if outcome is None
+        else GuardOutcome.of(outcome, version=f"v{outcome.version}", decided_at=outcome.at)
+    )
 
 
 def _tenants_evidence(evidence: Mapping[str, Any]) -> dict[str, Any]:

@@ -89,20 +89,12 @@ class NewPin(StrictBody):
 
 
 class NewReplicas(StrictBody):
-    min_replicas: Annotated[
-        Replicas,
-        Option(flag="--min", help="Minimum number of engines that hold it, even if it is not called."),
-    ] = Field(
-        0,
-        description="Minimum number of engines that hold the live version, even if it is not called. "
-        "Omitted: unchanged.",
+    min_replicas: Annotated[Replicas, Option(flag="--min")] = Field(
+        0, description="Engines that hold it, even if it is not called."
     )
-    max_replicas: Annotated[
-        Replicas | None,
-        Option(flag="--max", help="Maximum number of engines that hold one version of it."),
-    ] = Field(
+    max_replicas: Annotated[Replicas | None, Option(flag="--max")] = Field(
         None,
-        description="Most engines that hold one version; null: no limit. Omitted: unchanged.",
+        description="Most engines that hold one version of it; null: as many as it needs.",
         examples=[4],
     )
 
@@ -154,7 +146,7 @@ class GuardOutcome(Answer):
     verdict: Literal["hold", "rollback", "promote"]
     version: str
     reason: str
-    at: int = Field(description="Unix microseconds, UTC.")
+    decided_at: int = Field(description="Unix microseconds, UTC.")
 
 
 class Latency(Answer):

@@ -146,7 +146,7 @@ class Engine(Answer):
     region: str = Field(description="Region in which its GPUs are billed; empty: unknown.")
     purchase: Purchase
     labels: dict[str, str]
-    tenant: str = Field("", description="The tenant that it is set aside for; empty: everyone.")
+    tenant: str = Field("", description="The tenant to which it is dedicated; empty: everyone.")
     host: str = Field(description="Failure domain; empty: the host of its URL.")
     driver: DriverName
     version: str = Field(description="Of its software, as it reports it; empty: unknown.")

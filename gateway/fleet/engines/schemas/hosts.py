@@ -47,7 +47,7 @@ class NewToken(StrictBody):
         None, description="Pinned purchase model."
     )
     tenant: Annotated[EngineTenant | None, Option("Set aside for")] = Field(
-        None, description="The tenant that the engine is set aside for: it serves no other; empty: nobody."
+        None, description="The tenant to which the engine is dedicated: it serves no other; empty: nobody."
     )
     labels: Annotated[EngineLabels | None, Option(flag="--label")] = Field(
         None, description="The engine's labels, pinned: it has these."

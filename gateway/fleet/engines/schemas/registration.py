@@ -116,7 +116,7 @@ class EngineOptions(StrictBody):
     )
     tenant: Annotated[EngineTenant, Option("Set aside for")] = Field(
         "",
-        description="The tenant that it is set aside for: it serves no other. Empty: everyone. A host cannot "
+        description="The tenant to which it is dedicated: it serves no other. Empty: everyone. A host cannot "
         "change it with a key of its own.",
         examples=["acme"],
     )

@@ -164,7 +164,7 @@ def _deaths(gateway: Announcement, now: int) -> Diagnosis:
     return Diagnosis(
         "worker_restarts", "warning", gateway.name,
         f"{'A worker' if count == 1 else f'{count} workers'} died within the last hour and had to be "
-        f"replaced, the last {_ago(now - last.at)} ago (exit code {last.code}{killed}).",
+        f"replaced, the last {_ago(now - last.died_at)} ago (exit code {last.code}{killed}).",
         "See the gateway's log of that time, and the kernel's (dmesg). The requests that ran there were cut "
         "off; their usage is recorded.",
     )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from adapters.model import SET_ASIDE, Engine
+from adapters.model import DEDICATED, Engine
 from adapters.placement.plan_draft import meets
 from adapters.placement.planned_fleet import PlannedVersion
 from adapters.placement.requirements import SCORES_PROMPTS, combined, shown
@@ -36,7 +36,7 @@ def test_a_contradiction_is_met_by_no_engine_and_names_both(region):
     assert "us" in shown(both)
 
 
-ACME = {SET_ASIDE: "acme"}
+ACME = {DEDICATED: "acme"}
 
 
 @pytest.mark.parametrize(
@@ -46,9 +46,9 @@ ACME = {SET_ASIDE: "acme"}
         ("", ACME, ""),
         ("acme", ACME, ""),
         ("acme", {**ACME, "region": "eu"}, ""),
-        ("acme", {}, "set aside for acme"),
-        ("acme", {"region": "eu"}, "set aside for acme"),
-        ("acme", {SET_ASIDE: "bolt"}, "set aside for acme"),
+        ("acme", {}, "dedicated to acme"),
+        ("acme", {"region": "eu"}, "dedicated to acme"),
+        ("acme", {DEDICATED: "bolt"}, "dedicated to acme"),
         ("acme", {**ACME, "region": "us"}, "requires region=us"),
         ("", {**ACME, "region": "us"}, "requires region=us"),
     ],

@@ -159,7 +159,7 @@ async def test_surplus_replicas_go_but_none_in_use(site):
     assert site.where("a") == {"e1"}
     assert site.moved == ["drop"]
     (record,) = [json.loads(text) for text in await site.store.moves()]
-    assert (record["kind"], record["version"], record["at"]) == ("drop", "t/a@v1", 5)
+    assert (record["kind"], record["version"], record["moved_at"]) == ("drop", "t/a@v1", 5)
 
 
 async def test_a_drop_looks_once_more_whether_the_version_is_in_use(site):

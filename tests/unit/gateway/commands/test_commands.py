@@ -169,6 +169,14 @@ CASES = [
         ], "charges": FINAL_CHARGES}, "florin adapter remove acme/support",
     ),
     (
+        ("tenant", "remove", "acme", "--cascade", "--dry-run"),
+        "DELETE", "/admin/v1/tenants/acme?dry_run=true&cascade=true", None,
+        {"tenant": "acme", "removed": False, "exists": True, "obstacles": [
+            {"kind": "engine", "id": "gpu-a", "command": "florin engine remove gpu-a"},
+            {"kind": "key", "id": "k1", "command": "florin key revoke k1"},
+        ], "charges": FINAL_CHARGES}, "cannot be removed yet",
+    ),
+    (
         ("tenant", "remove", "acme", "--cascade", "-y"),
         "DELETE", "/admin/v1/tenants/acme?cascade=true", None,
         {"tenant": "acme", "removed": True, "exists": True, "obstacles": [

@@ -73,7 +73,7 @@ def test_filters(query: dict[str, str], names: str):
 
 
 def change(at: int, kind: str, version: str = "acme/support@v1", **more: Any) -> PlacementChange:
-    fields = {"at": at, "engine": "a", "version": version, "kind": kind}
+    fields = {"changed_at": at, "engine": "a", "version": version, "kind": kind}
     return PlacementChange.read(sample(PlacementChange, **fields | more))
 
 

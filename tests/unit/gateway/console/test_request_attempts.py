@@ -28,7 +28,7 @@ def record(attempt: int = 1, **changes: Any) -> UsageRecord:
 
 def decided(**changes: Any) -> dict[int, Decided]:
     fields = {
-        "attempt": 1, "at": 1_000_000, "engine": "a", "picked": "a", "action": "load", "cost_ms": 220.0,
+        "attempt": 1, "decided_at": 1_000_000, "engine": "a", "picked": "a", "action": "load", "cost_ms": 220.0,
         "fleet": 3, "considered": [["a", "load", 220.0]],
     }  # fmt: skip
     answer = sample(DecidedAttempts, data=[sample(Decided, **fields | changes)])
@@ -53,7 +53,9 @@ def test_times_share_one_scale():
 
 def test_waiting_is_told_apart_from_loading():
     waited = {"search_ms": 900.0, "queue_ms": 300.0, "load_ms": 500.0}
-    [shown] = attempts([record(outcome="new", engine=None)], decided(at=1_990_000, cost_ms=-0.6, **waited))
+    [shown] = attempts(
+        [record(outcome="new", engine=None)], decided(decided_at=1_990_000, cost_ms=-0.6, **waited)
+    )
     assert [(p.name, round(p.seconds, 3)) for p in shown.parts] == [
         ("In the queue", 0.3),
         ("Looking for an engine", 0.1),
@@ -65,7 +67,7 @@ def test_waiting_is_told_apart_from_loading():
     assert shown.decision.says.endswith("expected delay 0 ms.")  # a preference
     assert (shown.engine, shown.outcome) == ("", "new")  # no word of ours; a tenant's record has no engine
     assert shown.parts[0].start == 0.0
-    [skewed] = attempts([record()], decided(at=2_500_000, **waited | {"queue_ms": 5000.0}))
+    [skewed] = attempts([record()], decided(decided_at=2_500_000, **waited | {"queue_ms": 5000.0}))
     assert [p.name for p in skewed.parts] == ["In the queue", "Until the first token", "Answer"]
 
 

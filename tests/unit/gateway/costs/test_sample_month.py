@@ -18,7 +18,7 @@ def test_the_guide_shows_the_samples_figures(tmp_path):
     report = cost_report(ledger, Question(MONTH, ("tenant", "adapter", "gpu_type")), now=MONTH.end)
     ledger.close()
     assert report["complete"]
-    assert Decimal(report["whole"]["cost"]) == Decimal("2958.15")
+    assert Decimal(report["provisioned"]["cost"]) == Decimal("2958.15")
     for row in report["rows"]:
         shown = f"{row['requests']:>8,} {row['prompt_tokens']:>10,} {row['cached_tokens']:>15,}"
         assert shown in GUIDE, row

@@ -12,7 +12,6 @@ from gateway.metering.engine_metrics import (
     kv_usage,
     mark,
     read_metrics,
-    read_sample,
     relevant_lines,
 )
 
@@ -31,7 +30,7 @@ vllm:generation_tokens_total{engine="0",model_name="tiny"} 91.0
 
 
 def test_a_real_engines_words():
-    assert read_sample(TEXT, 7) == EngineSample(
+    assert read_metrics(TEXT, 7).sample == EngineSample(
         at=7,
         epoch=1_795_256_782_980_000,
         ready=1_795_256_816_327_509,
@@ -46,7 +45,7 @@ def test_ranks_are_added_up_and_begin_with_the_first():
         b'vllm:prompt_tokens_total{engine="1"} 1e+3\nvllm:generation_tokens_total{engine="1"} 9\n'
         b'vllm:prompt_tokens_created{engine="1"} 1.7952568e+09\n'
     )
-    found = read_sample(TEXT + second, 0)
+    found = read_metrics(TEXT + second, 0).sample
     assert found is not None
     assert (found.prompt_tokens, found.completion_tokens) == (1903, 100)
     assert found.ready == 1_795_256_800_000_000
@@ -54,10 +53,10 @@ def test_ranks_are_added_up_and_begin_with_the_first():
 
 def test_what_is_missing_is_unknown_and_without_tokens_there_is_no_sample():
     bare = b"vllm:prompt_tokens_total 5.0\nvllm:generation_tokens_total 6.0\n"
-    assert read_sample(bare, 1) == EngineSample(1, None, None, 5, None, 6)
-    assert read_sample(b"process_start_time_seconds 1.0\n", 1) is None
-    assert read_sample(b"vllm:prompt_tokens_total 5.0\n", 1) is None
-    assert read_sample(b"", 1) is None
+    assert read_metrics(bare, 1).sample == EngineSample(1, None, None, 5, None, 6)
+    assert read_metrics(b"process_start_time_seconds 1.0\n", 1).sample is None
+    assert read_metrics(b"vllm:prompt_tokens_total 5.0\n", 1).sample is None
+    assert read_metrics(b"", 1).sample is None
 
 
 def test_a_restart_shows_in_its_beginning_or_in_counters_that_go_back():
@@ -100,9 +99,9 @@ def test_bounds(name, most):
 
 def test_ranks_that_sum_to_what_cannot_be():
     line = f"vllm:prompt_tokens_total {MOST_COUNTED * 0.6}\n".encode()
-    assert read_sample(line + b"vllm:generation_tokens_total 1\n", 1) is not None
+    assert read_metrics(line + b"vllm:generation_tokens_total 1\n", 1).sample is not None
     with pytest.raises(BadSampleError):
-        read_sample(line * 2 + b"vllm:generation_tokens_total 1\n", 1)
+        read_metrics(line * 2 + b"vllm:generation_tokens_total 1\n", 1)
 
 
 def test_label_sets_without_end():

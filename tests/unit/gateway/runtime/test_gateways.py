@@ -142,7 +142,9 @@ async def test_without_redis_it_starts_and_learns_later(store: MemoryStore, firs
 
 
 async def test_announcements_of_other_versions_are_understood_or_passed_over(store: MemoryStore):
-    await store.announce("older", '{"name": "older", "at": 1, "started": 1, "later": true}', ttl_ms=60_000)
+    await store.announce(
+        "older", '{"name": "older", "announced_at": 1, "started": 1, "later": true}', ttl_ms=60_000
+    )
     await store.announce("strange", '["?"]', ttl_ms=60_000)
     found = made(store, "this", "A")
     await found.start(separate_ledgers=False)

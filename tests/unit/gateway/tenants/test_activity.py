@@ -47,7 +47,7 @@ async def test_uses_and_errors_reach_other_workers(store, seen):
     assert uses.keys() == {"k1", "k2", "k3"}
     assert await other.last_errors("acme") == [
         {
-            "at": Watch.now + 3,
+            "failed_at": Watch.now + 3,
             "code": "engine_failed",
             "status": 502,
             "request_id": "req-2",

@@ -1,4 +1,4 @@
-"""Engines that are set aside for a tenant: whose their time was, and what months charged of it."""
+"""Engines that are dedicated to a tenant: whose their time was, and what months charged of it."""
 
 from alembic import op
 from sqlalchemy import BigInteger, Column, PrimaryKeyConstraint, String, Text, text

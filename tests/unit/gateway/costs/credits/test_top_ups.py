@@ -9,6 +9,7 @@ import json
 import pytest
 
 from gateway.config import SettingsError, load_settings
+from gateway.costs.credits.store import end_grant
 from gateway.costs.credits.top_ups import is_payment, payment_of, read_event
 from gateway.units import MICRO
 from tests.unit.gateway.costs.selling.sold import NOW, fill
@@ -68,7 +69,14 @@ def actions(ledger):
 
 async def test_a_payment_is_granted_once(post, client_for, installed):
     answers = [await post(event()), await post(event(), age=20), await post(event(kind="invoice.paid"))]
-    assert [answer.json() for answer in answers] == [{"grant": 1}, {"grant": 1}, {"grant": None}]
+    end_grant(installed.ledger, 1, "", now=NOW, actor="")
+    answers.append(await post(event(), age=30))
+    assert [answer.json() for answer in answers] == [
+        {"grant": 1},
+        {"grant": 1},
+        {"grant": None},
+        {"grant": 1},
+    ]
     [grant] = await get(client_for, "credits")
     assert (grant["tenant"], grant["amount"], grant["reason"]) == ("acme", "50.00", "Payment evt_1")
     assert actions(installed.ledger) == [("webhook:top-up", "credit.grant", "acme")]

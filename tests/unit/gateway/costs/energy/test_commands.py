@@ -17,7 +17,7 @@ GRID = {
 }  # fmt: skip
 BODY = {
     "from": "x", "to": "y", "by": ["tenant", "gpu_type"], "rows": [{"tenant": "acme", "gpu_type": "H100", **SUMS}],
-    "retry_waste": NONE, "headroom": NONE, "startup": NONE, "idle": {**SUMS, "kg_co2e": None}, "whole": SUMS,
+    "retry_waste": NONE, "headroom": NONE, "startup": NONE, "idle": {**SUMS, "kg_co2e": None}, "provisioned": SUMS,
     "missing_power": ["L40"], "missing_grid": [""], "complete": False,
 }  # fmt: skip
 CASES = (

@@ -48,7 +48,7 @@ def test_work_and_idle_draw_their_own_power(ledger):
         {"tenant": "bolt", "gpu_hours": "1.00", "kwh": "0.84", "kg_co2e": "0.042"},
     ]
     assert (found["retry_waste"]["kwh"], found["idle"]["kwh"]) == ("0.84", "1.20")
-    assert found["whole"] == {"gpu_hours": "14.00", "kwh": "4.56", "kg_co2e": "0.228"}
+    assert found["provisioned"] == {"gpu_hours": "14.00", "kwh": "4.56", "kg_co2e": "0.228"}
 
 
 def test_the_parts_sum_to_the_whole_exactly(ledger):
@@ -69,7 +69,7 @@ def test_the_parts_sum_to_the_whole_exactly(ledger):
     buckets = [found[name] for name in ("retry_waste", "headroom", "startup", "idle")]
     for name in ("gpu_hours", "kwh", "kg_co2e"):
         assert sum(Fraction(part[name]) for part in [*found["rows"], *buckets]) == Fraction(
-            found["whole"][name]
+            found["provisioned"][name]
         )
 
 
@@ -99,7 +99,7 @@ def test_what_is_not_stated_is_named_and_not_taken_for_nothing(ledger):
     found = energy_report(ledger, OCTOBER, ("tenant",))
     assert [(r["kwh"], r["kg_co2e"]) for r in found["rows"]] == [("0.70", None), (None, None)]
     assert (found["missing_power"], found["missing_grid"]) == (["L40"], [""])
-    assert found["whole"]["kwh"] is None
+    assert found["provisioned"]["kwh"] is None
 
 
 def test_a_later_statement_replaces_one_of_the_same_day_and_both_are_kept(ledger):
@@ -108,7 +108,7 @@ def test_a_later_statement_replaces_one_of_the_same_day_and_both_are_kept(ledger
     assert power(ledger, watts="650")[1]
     assert [p["watts"] for p in stated(ledger)["power"]] == ["650.00", "700.00"]
     write(ledger, row(FIRST))
-    assert energy_report(ledger, OCTOBER, ())["whole"]["kwh"] == "0.65"
+    assert energy_report(ledger, OCTOBER, ())["provisioned"]["kwh"] == "0.65"
     assert [e.action for e in read(ledger, Wanted(subject="H100"), 9)] == ["power.set", "power.set"]
 
 

@@ -49,7 +49,7 @@ async def test_budgets_are_set_once_and_seen_by_their_tenant(ask, filled):
     assert [(b["tenant"], b["amount"], b["status"]) for b in listed] == [
         (None, "100.00", "forecast_over"), ("acme", "15.50", "reached"),
     ]  # fmt: skip
-    for change in ({"tenant": "acmee"}, {"amount": "much"}, {"from": "soon"}, {"warn_percent": 0}):
+    for change in ({"tenant": "acmee"}, {"amount": "much"}, {"first_month": "soon"}, {"warn_percent": 0}):
         wrong = await ask("budgets", body | change, put=True)
         assert (wrong.status_code, [wrong.json()["error"]["param"]]) == (400, list(change))
     assert [b["tenant"] for b in (await ask("budgets", key="acme")).json()["data"]] == ["acme"]

@@ -8,7 +8,7 @@ from gateway.costs.reconciliation.acceptances import (
     accept,
     list_acceptances,
     month_of_line,
-    unaccept,
+    withdraw,
 )
 from gateway.costs.reconciliation.verdicts import line_id
 from gateway.metering.ledger.schema import audit_log, engine_counters
@@ -36,7 +36,7 @@ def test_an_accepted_difference_reconciles_and_says_who_when_and_why(november, b
         True, "accepted", "0.00",
     )  # fmt: skip
     assert lines_of(found)["never_registered"]["accepted"] == {
-        "by": "fk1", "at": "2026-12-01T00:00:00.000005Z", "reason": "left over from a trial",
+        "by": "fk1", "recorded_at": "2026-12-01T00:00:00.000005Z", "reason": "left over from a trial",
         "gpu_hours": "2.00", "cost": "5.00", "current": True,
     }  # fmt: skip
     [told] = list_acceptances(november, "2026-11")
@@ -50,7 +50,7 @@ def test_it_is_in_the_audit_log_and_accepting_it_again_changes_nothing(november,
     name = lines_of(run(november))["never_registered"]["line"]
     accepted(november, name)
     accepted(november, name, reason="again")
-    unaccept(november, name, reason="a mistake", now=NOW + 1, by="fk2", actor="key:fk2")
+    withdraw(november, name, reason="a mistake", now=NOW + 1, by="fk2", actor="key:fk2")
     with november.read() as connection:
         noted = (
             connection.execute(select(audit_log).order_by(audit_log.c.at, audit_log.c.seq)).mappings().all()
@@ -58,13 +58,13 @@ def test_it_is_in_the_audit_log_and_accepting_it_again_changes_nothing(november,
     noted = [entry for entry in noted if "accept" in entry["action"]]
     assert [(entry["action"], entry["actor"], entry["subject"]) for entry in noted] == [
         ("bill.accept", "key:fk1", "2026-11"),
-        ("bill.unaccept", "key:fk2", "2026-11"),
+        ("bill.withdraw_acceptance", "key:fk2", "2026-11"),
     ]
     assert '"cost":"5.00"' in noted[0]["details"]
     assert [one["accepted"] for one in list_acceptances(november, "2026-11")] == [False, True]
     assert not run(november)["ok"]
     with pytest.raises(LineNotFoundError, match="is not accepted"):
-        unaccept(november, name, reason="again", now=NOW, by="fk2")
+        withdraw(november, name, reason="again", now=NOW, by="fk2")
 
 
 def test_an_acceptance_holds_for_the_amount_that_was_accepted(november, bill):

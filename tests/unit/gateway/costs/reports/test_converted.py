@@ -31,7 +31,9 @@ def report(ledger, currency=None, now=DECEMBER, of="2026-10"):
 
 def amounts(found):
     parts = [found[name]["totals"] for name in ("retry_waste", "idle", "startup", "headroom", "corrections")]
-    return [Fraction(part["cost"]) for part in (*found["rows"], *parts)], Fraction(found["whole"]["cost"])
+    return [Fraction(part["cost"]) for part in (*found["rows"], *parts)], Fraction(
+        found["provisioned"]["cost"]
+    )
 
 
 def test_every_amount_is_converted_exactly(filled):

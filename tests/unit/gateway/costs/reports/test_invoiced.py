@@ -16,7 +16,7 @@ def report(ledger, **changes):
 
 
 def adds_up(found):
-    made, whole = found["invoice"], found["whole"]
+    made, whole = found["invoice"], found["provisioned"]
     for name, number in (("cost", Decimal), ("amount_cents", int)):
         assert number(whole[name]) + sum(number(one[name]) for one in made["lines"]) == number(made[name])
     return made

@@ -207,8 +207,8 @@ def sums(found):
 
 
 def whole(report):
-    cost = outsider.Fraction(report["whole"]["cost"]) * 10**15
-    return Counter(nano_gpu_hours=report["whole"]["nano_gpu_hours"], cost=int(cost))
+    cost = outsider.Fraction(report["provisioned"]["cost"]) * 10**15
+    return Counter(nano_gpu_hours=report["provisioned"]["nano_gpu_hours"], cost=int(cost))
 
 
 def difference(after, before):

@@ -62,7 +62,7 @@ def test_the_sums_over_one_are_the_rows_of_the_other(ledger, pair):
     for one in pair:
         assert summed(both, ("tenant", one)) == summed(report(ledger, "tenant", one), ("tenant", one))
     other = report(ledger, "tenant")
-    assert both["whole"] == other["whole"]
+    assert both["provisioned"] == other["provisioned"]
     assert both["idle"]["totals"] == other["idle"]["totals"]
     assert both["rejected"] == other["rejected"]
     assert both["basis"] == "as known now"
@@ -116,7 +116,7 @@ def test_names_add_up_in_local_days_too(indian, by):
     assert summed(named, ("day", "tenant")) == summed(days, ("day", "tenant"))
     assert {row["day"] for row in days["rows"]} >= {"2026-10-02", "2026-10-03"}
     whole = cost_report(indian, Question(Period(OCTOBER - 6 * HOUR, OCTOBER + 3 * 24 * HOUR)), now=LATE)
-    assert named["whole"] == days["whole"] == whole["whole"]
+    assert named["provisioned"] == days["provisioned"] == whole["provisioned"]
 
 
 def test_too_many_records_are_refused_with_what_to_do(ledger, monkeypatch):
@@ -137,4 +137,6 @@ def test_an_hour_that_is_set_aside_does_not_prevent_a_local_report(indian):
     found = local(indian, "day", tenants=("acme",))
     assert [one["hour"] for one in found["set_aside"]] == ["2026-10-02T18:00:00Z"]
     assert "implausible" not in str(found)
-    assert Fraction(local(indian, "day")["whole"]["gpu_hours"]) < Fraction(whole["whole"]["gpu_hours"])
+    assert Fraction(local(indian, "day")["provisioned"]["gpu_hours"]) < Fraction(
+        whole["provisioned"]["gpu_hours"]
+    )

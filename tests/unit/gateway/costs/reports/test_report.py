@@ -25,7 +25,7 @@ def report_of(ledger, period=NOVEMBER, now=NOW, **question):
 def assert_adds_up(report):
     """Rows, what else the time went into, and corrections are the whole: to the last unit of both."""
     parts = [report["totals"], *(report[name]["totals"] for name in PARTS), report["corrections"]["totals"]]
-    whole = report["whole"]
+    whole = report["provisioned"]
     assert sum(p["nano_gpu_hours"] for p in parts) == whole["nano_gpu_hours"]
     assert sum(Decimal(p["cost"]) for p in parts) == Decimal(whole["cost"])
     for name in PARTS:
@@ -42,7 +42,7 @@ def test_rejections_are_counted_and_cost_nothing(ledger):
     report = report_of(ledger, HOUR_100)
     assert report["rejected"] == 1
     assert report["rows"] == report["retry_waste"]["rows"] == report["missing_prices"] == []
-    assert (report["whole"]["cost"], report["utilization"]) == ("0.00", [])
+    assert (report["provisioned"]["cost"], report["utilization"]) == ("0.00", [])
 
 
 # -- from roll-ups
@@ -63,7 +63,7 @@ def test_each_part_is_shown_and_they_add_up(ledger):
         {"gpu_type": "H100", "gpu_seconds": 1800.0, "gpu_hours": "0.50", "nano_gpu_hours": 500_000_000,
          "cost": "1.00"}
     ]  # fmt: skip
-    assert report["whole"]["cost"] == "3.00"
+    assert report["provisioned"]["cost"] == "3.00"
     [used] = report["utilization"]
     assert used == {
         "gpu_type": "H100", "provisioned_gpu_hours": "1.50", "busy_gpu_hours": "0.60", "utilization": 0.4,
@@ -78,11 +78,11 @@ def test_without_a_price_there_is_gpu_time_and_the_price_is_named(ledger):
     report = report_of(ledger, by=("gpu_type",))
     a100, h100 = report["rows"]
     assert (a100["cost"], a100["gpu_seconds"], h100["cost"]) == (None, 3600.0, "2.00")
-    assert report["totals"]["cost"] is report["whole"]["cost"] is None
+    assert report["totals"]["cost"] is report["provisioned"]["cost"] is None
     assert report["idle"]["totals"]["cost"] == "2.00"
-    for part in (report["totals"], report["whole"]):
+    for part in (report["totals"], report["provisioned"]):
         assert part["unpriced_gpu_hours"] == "1.00"
-    assert (report["totals"]["priced_cost"], report["whole"]["priced_cost"]) == ("2.00", "4.00")
+    assert (report["totals"]["priced_cost"], report["provisioned"]["priced_cost"]) == ("2.00", "4.00")
     assert "priced_cost" not in h100
     assert report["missing_prices"] == [
         {"gpu_type": "A100", "region": "eu", "purchase": "spot", "gpu_hours": "1.00"}
@@ -129,7 +129,9 @@ def test_a_tenant_s_report_is_the_same_whatever_others_do(ledger):
     ]
     write(ledger, *others)
     assert report_of(ledger, tenants=("acme",)) == alone
-    assert not {"whole", "idle", "headroom", "startup", "utilization", "unit_prices", "shares"} & set(alone)
+    assert not {"provisioned", "idle", "headroom", "startup", "utilization", "unit_prices", "shares"} & set(
+        alone
+    )
 
 
 # -- allocation
@@ -171,7 +173,10 @@ def test_random_months_with_corrections_add_up(ledger):
             report_of(ledger, DECEMBER, by=by, policy=policy)
             for by in (("tenant",), ("day", "purchase", "engine"))
         ]
-        assert (months[0]["whole"], months[0]["totals"]) == (months[1]["whole"], months[1]["totals"])
+        assert (months[0]["provisioned"], months[0]["totals"]) == (
+            months[1]["provisioned"],
+            months[1]["totals"],
+        )
         alone = report_of(ledger, DECEMBER, by=("tenant",), policy=policy, tenants=("a",))
         assert alone["rows"] == [shown for shown in months[0]["rows"] if shown["tenant"] == "a"]
         for report in months:
@@ -223,7 +228,7 @@ def test_days_and_months_of_a_timezone(ledger):
         "from": "2026-10-01T00:00:00+02:00",
         "to": "2026-11-01T00:00:00+01:00",
     }
-    assert report["whole"]["nano_gpu_hours"] == 10 * (len(hours) - 2)
+    assert report["provisioned"]["nano_gpu_hours"] == 10 * (len(hours) - 2)
     assert_adds_up(report)
 
 

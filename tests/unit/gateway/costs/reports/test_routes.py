@@ -129,7 +129,9 @@ async def test_costs(client_for, installed):
         await client.post(PRICES, json=PRICE)
         body = (await client.get(COSTS, params=RANGE)).json()
         by_tenant = (await client.get(COSTS, params={**RANGE, "by": "tenant", "tenant": "bolt"})).json()
-    assert {"basis", "state", "whole", "idle", "headroom", "startup", "utilization", "complete"} <= set(body)
+    assert {"basis", "state", "provisioned", "idle", "headroom", "startup", "utilization", "complete"} <= set(
+        body
+    )
     assert [(r["tenant"], r["adapter"], r["gpu_type"], r["requests"]) for r in body["rows"]] == [
         ("acme", "acme/support", "H100", 1), ("bolt", "bolt/x", "H100", 1),
     ]  # fmt: skip
@@ -249,7 +251,7 @@ async def test_the_costs_of_a_file_sum_to_the_whole_and_nothing_in_it_is_a_formu
             await client.post(PRICES, json={**PRICE, "gpu_type": gpu_type})
         unknown = await client.get(COSTS, params={**RANGE, "currency": "EUR"})
         await client.post(RATES, json=RATE)
-        whole = (await client.get(COSTS, params=RANGE)).json()["whole"]
+        whole = (await client.get(COSTS, params=RANGE)).json()["provisioned"]
         answer, page, euros = [
             await client.get(COSTS, params={**RANGE, "format": "csv", **more})
             for more in ({}, {"limit": 1}, {"currency": "EUR"})

@@ -80,7 +80,7 @@ def check(ledger):
                 assert own["rows"] == [row for row in everyone["rows"] if row["tenant"] == tenant]
     parts = ("retry_waste", "headroom", "startup", "idle", "corrections")
     cents = [whole["totals"], *(whole[name]["totals"] for name in parts)]
-    assert sum(part["amount_cents"] for part in cents) == whole["whole"]["amount_cents"]
+    assert sum(part["amount_cents"] for part in cents) == whole["provisioned"]["amount_cents"]
     return statements
 
 

@@ -153,7 +153,7 @@ def test_rewritten_while_open_and_final_once_closed(ledger, bucket, room):
     assert written(bucket)[DATA.format("2026-11")] != final[DATA.format("2026-11")]
     assert read_status(ledger, NOW) is None
     write_snapshot(ledger, EXPORTS, DECEMBER, "away")
-    assert read_status(ledger, DECEMBER + 2 * DAY) == ExportStatus("away", DECEMBER, DECEMBER + HOUR)
+    assert read_status(ledger, DECEMBER + 2 * DAY) == ExportStatus("away", DECEMBER + HOUR)
     assert export_series(ledger, DECEMBER)["florin_scheduled_export_failing"] == [((), 1.0)]
     assert export_series(ledger, DECEMBER + 2 * DAY + 1) == {}, "nothing is exported any more"
 
@@ -253,9 +253,9 @@ def test_what_cloudzero_cannot_read_is_no_setting(wrong):
     ("status", "level", "said"),
     [
         (None, "warning", "has not run"),
-        (ExportStatus("", NOW, NOW), "ok", "up to date"),
-        (ExportStatus("2026-10: No price for L40", NOW, None), "problem", "never. 2026-10: No price"),
-        (ExportStatus("away", NOW, NOW), "problem", "2026-11-01T05:00:00Z. away"),
+        (ExportStatus("", NOW), "ok", "up to date"),
+        (ExportStatus("2026-10: No price for L40", None), "problem", "never. 2026-10: No price"),
+        (ExportStatus("away", NOW), "problem", "2026-11-01T05:00:00Z. away"),
     ],
 )
 def test_what_the_doctor_says(status, level, said):

@@ -1,4 +1,4 @@
-"""Engines that are set aside for a tenant: their GPU-hours, what they cost, and that a closed month keeps it."""
+"""Engines that are dedicated to a tenant: their GPU-hours, what they cost, and that a closed month keeps it."""
 
 import json
 from decimal import Decimal

@@ -15,10 +15,10 @@ def test_each_change_says_why_if_anyone_knows():
         PlacementChange(8_000_000, "b", W, "loaded"),
     ]
     moves = [
-        PlannerMove(at=20_100_000, kind="replicate", version=V, engine="a", why="demand"),
-        PlannerMove(at=9_000_100, kind="drop", version=V, engine="b", why="idle"),
-        PlannerMove(at=90_000_000, kind="prefetch", version=W, engine="b", why="much later"),
-        PlannerMove(at=8_000_000, kind="drop", version=W, engine="b", why="of another kind"),
+        PlannerMove(moved_at=20_100_000, kind="replicate", version=V, engine="a", why="demand"),
+        PlannerMove(moved_at=9_000_100, kind="drop", version=V, engine="b", why="idle"),
+        PlannerMove(moved_at=90_000_000, kind="prefetch", version=W, engine="b", why="much later"),
+        PlannerMove(moved_at=8_000_000, kind="drop", version=W, engine="b", why="of another kind"),
     ]
     answers = explained(changes, moves)
     assert [change.why for change in answers] == ["demand", f"to make room for {V}", "idle", None]

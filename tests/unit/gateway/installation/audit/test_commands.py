@@ -8,7 +8,7 @@ from gateway.installation.audit import commands as audit
 
 ENTRY = {
     "id": "1700000000000-0",
-    "at": "2023-11-14T22:13:20Z",
+    "recorded_at": "2023-11-14T22:13:20Z",
     "actor": "key:ab12",
     "actor_key": {"tenant": "acme", "role": "operator", "revoked": True},
     "action": "adapter.promote",
@@ -53,7 +53,9 @@ def test_an_empty_list_and_one_while_redis_is_away(fake):
 
 
 def test_following_shows_each_entry_once_oldest_first(fake, monkeypatch):
-    entries = [{**ENTRY, "id": f"170000000000{n}-0", "at": f"2023-11-14T22:13:2{n}Z"} for n in range(4)]
+    entries = [
+        {**ENTRY, "id": f"170000000000{n}-0", "recorded_at": f"2023-11-14T22:13:2{n}Z"} for n in range(4)
+    ]
     fake.answer("GET", "/admin/v1/audit?limit=50", page(*entries[1::-1]))
     later = "/admin/v1/audit?since=2023-11-14T22%3A13%3A21Z&limit=1000"
     fake.answer("GET", later, page(*entries[3:0:-1]))
@@ -88,7 +90,7 @@ def test_attempts_of_a_request(fake):
     assert (result.exit_code, result.stdout) == (0, "")
     assert "has no attempt" in result.stderr
     error = {
-        "at": 1_700_000_000_000_000, "code": "rate_limit_exceeded", "status": 429, "request_id": "req-1",
+        "failed_at": 1_700_000_000_000_000, "code": "rate_limit_exceeded", "status": 429, "request_id": "req-1",
         "adapter": "", "key": "ab12", "tenant": "acme",
     }  # fmt: skip
     fake.answer("GET", path, told | {"attempts": [], "complete": False, "error": error})

@@ -37,7 +37,9 @@ def page(**more):
         "queue": QUEUE,
         "adapters": [ADAPTER],
         "keys": [{**KEY, "last_used": now - 185_000_000}],
-        "errors": [{**ERROR, "at": now - 60_000_000 * n, "request_id": f"req-{n}"} for n in range(1, 13)],
+        "errors": [
+            {**ERROR, "failed_at": now - 60_000_000 * n, "request_id": f"req-{n}"} for n in range(1, 13)
+        ],
     }
     return sample(TenantPage, **fields | more)
 

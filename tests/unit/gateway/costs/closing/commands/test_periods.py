@@ -145,7 +145,7 @@ def test_a_closing_that_takes_long_is_asked_for_again(fake):
 
 
 def test_an_anchor_is_a_line_to_be_kept_elsewhere_and_checked_later(fake, tmp_path):
-    anchor = {"entries": 7, "hash": "cd" * 32, "at": "2026-11-27T00:00:00Z"}
+    anchor = {"entries": 7, "hash": "cd" * 32, "exported_at": "2026-11-27T00:00:00Z"}
     fake.answer("GET", "/finance/v1/chain", anchor)
     out = fake.florin("cost", "anchor")
     assert json.loads(out.stdout) == anchor

@@ -87,7 +87,7 @@ RECONCILED = {
 }  # fmt: skip
 UNEXPLAINED = {**RECONCILED, "ok": False, "unexplained": ["gpu-a counted 7 input tokens too many."]}
 GIVEN = {
-    "by": "fk1", "at": "2026-12-02T09:00:00Z", "reason": "returned", "gpu_hours": "2.00", "cost": "5.00", "current": True,
+    "by": "fk1", "recorded_at": "2026-12-02T09:00:00Z", "reason": "returned", "gpu_hours": "2.00", "cost": "5.00", "current": True,
 }  # fmt: skip
 ACCEPTED = [
     {**LINE, "verdict": "accepted", "accepted": GIVEN},
@@ -101,7 +101,7 @@ TRUE_UP = {
          "amount_cents": -50},
     ],
 }  # fmt: skip
-RECORDED = {**TRUE_UP, "at": "2026-12-02T09:00:00Z", "by": "fk1"}
+RECORDED = {**TRUE_UP, "recorded_at": "2026-12-02T09:00:00Z", "by": "fk1"}
 FOUND = {"month": "2026-11", "preview": TRUE_UP, "blocked": [], "recorded": [], "current": False}
 COMMITMENT = {
     "id": 3, "gpu_type": "H100", "region": "", "gpus": 8, "valid_from": "2026-10-01T00:00:00Z",
@@ -172,13 +172,13 @@ CASES = (
         sends={"lines": ["2026-11-0a1b2c3d", "2026-11-7e7e7e7e"], "month": None, "kind": None, "reason": "so"},
     ),
     Case(
-        "cost unaccept 2026-11-0a1b2c3d --reason refund",
+        "cost withdraw-acceptance 2026-11-0a1b2c3d --reason refund",
         {f"POST {ACCEPTANCES}/2026-11-0a1b2c3d/withdraw": sample(WithdrawnAcceptance, line="2026-11-0a1b2c3d", gpu_hours="2.00", cost="5.00")},
         ("2026-11-0a1b2c3d is no longer accepted: 2.00 GPU-hours, cost 5.00.",), sends={"reason": "refund"},
     ),
     Case(
         "cost acceptances --month 2026-11", {f"GET {ACCEPTANCES}?month=2026-11": {"data": [{
-            "line": "2026-11-0a1b2c3d", "accepted": True, "by": "fk1", "at": "t", "reason": "so", "cost": "5.00", "gpu_hours": "2.00",
+            "line": "2026-11-0a1b2c3d", "accepted": True, "by": "fk1", "recorded_at": "t", "reason": "so", "cost": "5.00", "gpu_hours": "2.00",
         }]}},
         ("2026-11-0a1b2c3d accepted 2.00 5.00 - fk1 t so",),
     ),
@@ -211,7 +211,7 @@ CASES = (
         ("Commitment 3 is withdrawn: twice",), sends={"reason": "twice"},
     ),
     Case(
-        "cost commitments --month 2026-10", {f"GET {COMMITMENTS}/report?month=2026-10": USED},
+        "commitment report --month 2026-10", {f"GET {COMMITMENTS}/report?month=2026-10": USED},
         ("3 one year 8 x H100 - 5,952.000 2,976.000 50.0% 11,477.98 5,738.99 - -",
          "Commitments cost 11,477.98 USD; 5,738.99 of it paid for capacity that no engine used."),
     ),

@@ -50,7 +50,7 @@ REPORT = {
     "weights": "calibrated", "calibrations": [], "missing_prices": [], "set_aside": [], "rows": ROWS["rows"], "next": None,
     "totals": ROWS["totals"], "rejected": 0, "retry_waste": part(figures("1.00", "3.00", 7)),
     "headroom": part(), "startup": part(), "idle": part(figures("69.00", "230.00")), "corrections": part(),
-    "whole": figures("100.00", "333.00"),
+    "provisioned": figures("100.00", "333.00"),
     "utilization": [
         {"gpu_type": "H200", "provisioned_gpu_hours": "100.00", "busy_gpu_hours": "31.00",
          "utilization": 0.31, "idleness_gpu_hours": "69.00", "idleness_cost": "230.00"}
@@ -63,7 +63,7 @@ REPORT = {
     ],
     "complete": True,
 }  # fmt: skip
-FOR_STAFF = ("whole", "idle", "headroom", "startup", "utilization", "unit_prices")
+FOR_STAFF = ("provisioned", "idle", "headroom", "startup", "utilization", "unit_prices")
 
 
 def changed(**changes):
@@ -87,7 +87,7 @@ RATE = {
 UNPRICED = {"cost": None, "priced_cost": "300.00", "unpriced_gpu_hours": "11.00"}
 NO_PRICE = [{"gpu_type": "B200", "region": "", "purchase": "on_demand", "gpu_hours": "11.00"}]
 INVOICE = {
-    "state": "trued_up", "at": "", "cost": "384.675", "amount_cents": 38468, "lines": [
+    "state": "trued_up", "recorded_at": "", "cost": "384.675", "amount_cents": 38468, "lines": [
         {"kind": "tax", "reason": "taxes", "gpu_hours": "0.00", "cost": "56.675", "amount_cents": 5668},
         {"kind": "credit", "reason": "credits", "gpu_hours": "2.50", "cost": "-5.00", "amount_cents": -500},
     ],
@@ -134,7 +134,7 @@ CASES = (
     ),
     # One GPU without a price made every total `-`.
     Case(
-        "cost report", changed(whole=REPORT["whole"] | UNPRICED, missing_prices=NO_PRICE), ("total 100.000 300.00",),
+        "cost report", changed(provisioned=REPORT["provisioned"] | UNPRICED, missing_prices=NO_PRICE), ("total 100.000 300.00",),
         ("No price for B200, and no amount includes its 11.000 GPU-hours",),
     ),
     Case(
@@ -142,14 +142,14 @@ CASES = (
         notes=("Converted at 1 USD = 0.92 EUR (ECB, 2026-07-01, at the end of the period",),
     ),
     Case(
-        "cost report", changed(whole=figures("100.00", "333.00", amount_cents=33300), invoice=INVOICE),
+        "cost report", changed(provisioned=figures("100.00", "333.00", amount_cents=33300), invoice=INVOICE),
         ("333.00 taxes", "+56.68", "-5.00", "384.68"),
     ),
     Case("cost report", changed(invoice={**INVOICE, "state": "expected"}), ("expected at least",)),
     Case(
         "cost report",
         changed(rows=[], totals=part()["totals"], retry_waste=part(), idle=part(), utilization=[], unit_prices=[],
-                whole=figures("0.00", "0.00")),
+                provisioned=figures("0.00", "0.00")),
         notes=("No usage in this period.",),
     ),
 )  # fmt: skip  # a case each
@@ -167,7 +167,12 @@ def cells(result):
 def test_what_is_shown_sums_to_what_is_shown_as_the_sum(fake):
     thirds = part(*(row(f"t{i}", "a/b", "0.333333333", "0.333333333333333", 1) for i in range(7)))
     idle = part(figures("0.666666669", "0.666666666666669"))
-    rest = {"retry_waste": part(), "utilization": [], "unit_prices": [], "whole": figures("3.00", "3.00")}
+    rest = {
+        "retry_waste": part(),
+        "utilization": [],
+        "unit_prices": [],
+        "provisioned": figures("3.00", "3.00"),
+    }
     fake.answer(
         "GET", PATH, REPORT | rest | {"rows": thirds["rows"], "totals": thirds["totals"], "idle": idle}
     )

@@ -19,7 +19,10 @@ DIFFERS = {
     "stored": {"completion_tokens": 35},
 }  # fmt: skip
 IMPOSSIBLE = {**DIFFERS, "reason": "excluded", "record": {**RECORD, "ended": 9 * 10**18}, "stored": None}
-DISMISSED = {**DIFFERS, "dismissal": {"by": "key-1", "at": "2026-11-04T00:00:00Z", "reason": "Shipped twice"}}
+DISMISSED = {
+    **DIFFERS,
+    "dismissal": {"by": "key-1", "recorded_at": "2026-11-04T00:00:00Z", "reason": "Shipped twice"},
+}
 QUARANTINED = {"data": [DIFFERS, IMPOSSIBLE, DISMISSED], "total": 7, "next": "x"}
 EXCLUDE = {"engine": "gpu-a", "hour": HOUR["hour"]}
 CASES = (

@@ -58,7 +58,12 @@ def test_a_canary_without_a_guard_has_figures_only(capsys: pytest.CaptureFixture
 
 @pytest.mark.parametrize(("verdict", "words"), [("rollback", "rolled back"), ("promote", "made live")])
 def test_what_the_last_guard_decided(capsys: pytest.CaptureFixture[str], verdict: str, words: str):
-    outcome = {"verdict": verdict, "version": "v2", "reason": "It fails.", "at": 1_795_000_000_000_000}
+    outcome = {
+        "verdict": verdict,
+        "version": "v2",
+        "reason": "It fails.",
+        "decided_at": 1_795_000_000_000_000,
+    }
     text = shown(capsys, canary=None, comparison=None, outcome=outcome)
     assert text.startswith(f"v2 was {words} by its guard, 2026-11-18 ")
     assert text.endswith(". It fails.")
