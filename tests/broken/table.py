@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.broken import oddities  # noqa: F401
+from tests.broken import oddities  # noqa: F401  # its decorators fill the table
 from tests.broken.case import FAULTS, ODDITIES
 from tests.broken.config_faults import lie_about_rank
 from tests.broken.file_faults import one_too_small, other_shape, transposed

@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -103,7 +104,7 @@ def storage(request, tmp_path: Path, monkeypatch):
         def age(hexdigest: str) -> None:
             store.written[hexdigest] -= LATER
 
-        another = lambda: BucketArtifacts(tmp_path / "other", url)  # noqa: E731
+        another = partial(BucketArtifacts, tmp_path / "other", url)
         yield Storage(store, another, BucketRemover(store), age, damage, bucket)
 
 
