@@ -87,6 +87,7 @@ class Florin:
             openapi_url="/openapi.json" if settings.api_docs else None,
             docs_url=None,  # FastAPI's pages load their scripts from elsewhere: see `docs_page`
             redoc_url=None,
+            redirect_slashes=False,  # the gate takes them off
             separate_input_output_schemas=False,  # generated clients need one class for each name
         )
         exception_handlers.install(self.api)

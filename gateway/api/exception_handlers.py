@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import logging
+from typing import Final
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from pydantic import TypeAdapter
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Match
 
 from adapters.errors import AdaptersError
 from gateway.api.responses import ClientStalledError
 from gateway.api.unknown_paths import nothing_at
-from gateway.errors import FlorinError, for_tenant
+from gateway.errors import FlorinError, for_tenant, method_not_allowed
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations.authorization import worded
 from gateway.operations.unknown_fields import unknown_field
 
 log = logging.getLogger(__name__)
+
+_METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 
 def install(app: FastAPI) -> None:
@@ -55,9 +59,11 @@ async def _ledger(_: Request, error: Exception) -> Response:
 async def _validation(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     first = error.errors()[0]
-    where = ".".join(str(part) for part in first["loc"] if part != "body") or None
+    where = ".".join(map(str, first["loc"][1:])) or None  # the first is path, query or body
     if first["type"] == "json_invalid":
         return _render(FlorinError("invalid_json", "The body is not valid JSON."))
+    if where is None and not isinstance(first["input"], dict):
+        return _render(_no_object(first["input"]))
     what = first["msg"].removeprefix("Value error, ").rstrip(".")
     body = getattr(request.scope.get("route"), "body_field", None)
     if first["type"] == "extra_forbidden" and body is not None:
@@ -66,13 +72,31 @@ async def _validation(request: Request, error: Exception) -> Response:
     return _render(FlorinError("invalid_value", f"{where or 'The body'}: {what}.", param=where))
 
 
+def _no_object(body: object) -> FlorinError:
+    if isinstance(body, bytes):  # it was not parsed
+        message = "Send the body with the header `content-type: application/json`."
+        return FlorinError("invalid_value", message, param="content-type", status=415)
+    return FlorinError("invalid_json", "The body must be a JSON object.")
+
+
 async def _http(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
-    code = {404: "not_found", 405: "method_not_allowed"}.get(error.status_code, "invalid_value")
-    message = str(error.detail)
+    path = request.url.path
     if error.status_code == 404:
-        message = nothing_at(request.url.path)
-    return _render(FlorinError(code, message, status=error.status_code))
+        return _render(FlorinError("not_found", nothing_at(path)))
+    if error.status_code == 405:
+        return _render(method_not_allowed(path, *_methods(request)))
+    return _render(FlorinError("invalid_value", str(error.detail), status=error.status_code))
+
+
+def _methods(request: Request) -> list[str]:
+    """Those that the path supports. FastAPI does not say them, since each has a route of its own."""
+
+    def supported(method: str) -> bool:
+        scope = {**request.scope, "method": "GET" if method == "HEAD" else method}  # see `gate`
+        return any(route.matches(scope)[0] is Match.FULL for route in request.app.router.routes)
+
+    return [method for method in _METHODS if supported(method)]
 
 
 async def _gone(_: Request, __: Exception) -> Response:

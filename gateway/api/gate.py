@@ -46,6 +46,7 @@ class Gate:
         if scope["type"] != "http":
             await self._api(scope, receive, send)
             return
+        scope = _as_routed(scope)
         rule = rule_for(self._rules, scope["path"], scope["method"])
         exchange = Exchange(AsgiRequest(scope, receive, send), session_key=scope.get(SESSION_KEY))
         try:
@@ -85,6 +86,13 @@ class Gate:
         if key.is_stored:
             state.lifecycle.activity.used(key.id)
         return key
+
+
+def _as_routed(scope: Scope) -> Scope:
+    """What the routes are compared with: HEAD is GET, whose body the server leaves out, and a slash at the
+    end of the path does not matter."""
+    method = "GET" if scope["method"] == "HEAD" else scope["method"]
+    return {**scope, "method": method, "path": scope["path"].rstrip("/") or "/"}
 
 
 def _issuer(state: State, roles: frozenset[Role], bearer: bytes) -> People | HostTokens | None:

@@ -30,7 +30,7 @@ from gateway.dataplane.request import Endpoint
 from gateway.dialects.endpoints import ENDPOINTS, dialect_of
 from gateway.dialects.messages import models
 from gateway.dialects.messages.errors import DIALECT as ANTHROPIC
-from gateway.errors import FlorinError
+from gateway.errors import FlorinError, method_not_allowed
 from gateway.lifecycle import Lifecycle
 from gateway.observability.request_context import RequestContext
 from gateway.tenants.authentication import authenticate_caller
@@ -139,10 +139,9 @@ class DataPlane:
         if preflight_headers is not None:
             exchange.extra_headers = preflight_headers
             return b"{}"
-        allowed = "POST" if path in ENDPOINTS else "GET"
-        if exchange.transport.method != allowed:
-            exchange.extra_headers = [(b"allow", allowed.encode())]
-            raise FlorinError("method_not_allowed", f"{path[:200]} only supports {allowed}.")
+        allowed = ("POST",) if path in ENDPOINTS else ("GET", "HEAD")
+        if exchange.transport.method not in allowed:
+            raise method_not_allowed(path, *allowed)
         key = authenticate_caller(exchange, self._lifecycle.directory, self._lifecycle.follower)
         model = path[len(_MODELS) + 1 :]
         if exchange.dialect is ANTHROPIC:

@@ -5,7 +5,15 @@ one of these codes; `adapters` raises its own exceptions, and `from_adapters` ha
 from __future__ import annotations
 
 from gateway.errors.codes import CODES, Code
-from gateway.errors.error import FlorinError, unsupported_endpoint
+from gateway.errors.error import FlorinError, method_not_allowed, unsupported_endpoint
 from gateway.errors.from_adapters import for_tenant, translate
 
-__all__ = ["CODES", "Code", "FlorinError", "for_tenant", "translate", "unsupported_endpoint"]
+__all__ = [
+    "CODES",
+    "Code",
+    "FlorinError",
+    "for_tenant",
+    "method_not_allowed",
+    "translate",
+    "unsupported_endpoint",
+]

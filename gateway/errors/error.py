@@ -25,7 +25,7 @@ class FlorinError(Exception):
         status: int | None = None,
         headers: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
-        """`headers`: besides `retry-after`."""
+        """`headers`: besides `retry-after` and `www-authenticate`."""
         super().__init__(message)
         self.code = code
         self.message = message
@@ -37,8 +37,10 @@ class FlorinError(Exception):
 
     @property
     def headers(self) -> dict[str, str]:
-        retry = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
-        return {**retry, **self._headers}
+        headers = {} if self.retry_after is None else {"retry-after": str(self.retry_after)}
+        if self.status == 401:
+            headers["www-authenticate"] = "Bearer"
+        return {**headers, **self._headers}
 
     def body(self) -> bytes:
         """The OpenAI error object."""
@@ -51,6 +53,14 @@ class FlorinError(Exception):
         if self.findings:
             error["findings"] = self.findings
         return orjson.dumps({"error": error})
+
+
+def method_not_allowed(path: str, *allowed: str) -> FlorinError:
+    """`allowed`: the methods that the path supports."""
+    methods = ", ".join(allowed)
+    return FlorinError(
+        "method_not_allowed", f"{path[:200]} only supports {methods}.", headers={"allow": methods}
+    )
 
 
 def unsupported_endpoint(path: str = "this endpoint") -> FlorinError:

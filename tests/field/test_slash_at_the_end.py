@@ -17,6 +17,7 @@ async def test_it_does_not_matter(deployment: Deployment):
     async with deployment.gateway.http(deployment.gateway.keys["acme"]) as http:
         assert (await http.post("/v1/chat/completions/", json=chat)).json()["choices"]
         assert (await http.get("/v1/models/")).json() == (await http.get("/v1/models")).json()
+        assert (await http.get("/admin/v1/me/")).json() == (await http.get("/admin/v1/me")).json()
         for path in ("/v1/messages/", "/tokenize/"):  # reached: it lacks a field
             answer = await http.post(path, json={"model": "support"})
             assert answer.status_code == 400

@@ -122,7 +122,7 @@ WRONG_TENANTS: list[tuple[dict[str, Any], str, str | None]] = [
     ({"json": {"name": 7}}, "invalid_value", "name"),
     ({"json": {"name": "acme", "base_access": "perhaps"}}, "invalid_value", "base_access"),
     ({"json": {"name": "acme", "base_acess": True}}, "invalid_value", "base_acess"),
-    ({"json": []}, "invalid_value", None),
+    ({"json": []}, "invalid_json", None),
     ({"content": b"{", "headers": {"content-type": "application/json"}}, "invalid_json", None),
 ]  # fmt: skip
 

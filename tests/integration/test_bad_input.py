@@ -76,7 +76,7 @@ async def test_methods(deployment: Deployment):
         answer = await http.get(CHAT)
         assert (answer.status_code, answer.headers["allow"]) == (405, "POST")
         answer = await http.post("/v1/models")
-        assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+        assert (answer.status_code, answer.headers["allow"]) == (405, "GET, HEAD")
 
 
 async def test_each_becomes_the_clients_own_exception(deployment: Deployment):

@@ -153,7 +153,7 @@ TOO_MUCH = {
     "levels": ("/admin/v1/tenants", b'{"name":' + b"[" * 70 + b"]" * 70 + b"}", "body_too_complex"),
     "apply": (APPLY, b'{"florin":1,"x":[' + b"{}," * 5_000_000 + b"{}]}", "body_too_complex"),
     "half": (APPLY, b"{", "invalid_json"),
-    "nothing": ("/admin/v1/tenants", b"", "invalid_value"),
+    "nothing": ("/admin/v1/tenants", b"", "invalid_json"),
 }
 
 

@@ -18,7 +18,7 @@ from gateway.batches.routes.file_form import FileForm
 from gateway.batches.rows import UPLOADING
 from gateway.dataplane.body_encoding import refuse_encoded
 from gateway.dataplane.exchange import ClientGoneError, Exchange, too_large
-from gateway.errors import FlorinError
+from gateway.errors import FlorinError, method_not_allowed
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations.authorization import actor_of
 from gateway.units import DAY
@@ -204,9 +204,7 @@ def allowed(exchange: Exchange, *methods: str) -> str:
     """The request's method. Raises FlorinError if it is none of these."""
     method = exchange.transport.method
     if method not in methods:
-        exchange.extra_headers = [(b"allow", ", ".join(methods).encode())]
-        path = exchange.transport.path[:200]
-        raise FlorinError("method_not_allowed", f"{path} only supports {' and '.join(methods)}.")
+        raise method_not_allowed(exchange.transport.path, *methods)
     return method
 
 

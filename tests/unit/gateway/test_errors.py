@@ -9,7 +9,7 @@ import pytest
 
 from adapters import errors
 from adapters.errors import AdaptersError, Finding, NotFoundError, RejectedError
-from gateway.errors import CODES, for_tenant, translate
+from gateway.errors import CODES, FlorinError, for_tenant, translate
 
 ROOT = Path(__file__).parents[3]
 KINDS = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, AdaptersError)]
@@ -40,3 +40,8 @@ def test_every_code_is_used():
     text = "".join(path.read_text() for path in sources)
     unused = [code for code in CODES if not re.search(rf'"{code}"(?!: Code\()', text)]
     assert not unused, f"nothing raises {unused}"
+
+
+def test_who_is_not_authenticated_is_told_how_to_be():
+    assert FlorinError("invalid_api_key", "No.").headers == {"www-authenticate": "Bearer"}
+    assert FlorinError("insufficient_role", "No.").headers == {}
