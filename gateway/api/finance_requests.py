@@ -94,7 +94,7 @@ def position(after: str, width: int) -> tuple[str, ...]:
         parts = None
     if not isinstance(parts, list) or len(parts) != width or not all(isinstance(v, str) for v in parts):
         raise FlorinError(
-            "invalid_value", "after: use `next` of the previous page, with the same `by`.", param="after"
+            "invalid_value", "after: use `next` of the previous page of the same query.", param="after"
         )
     return tuple(parts)
 

@@ -19,6 +19,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _MONTH = re.compile(r"(\d{4})-(\d{2})", re.ASCII)
 _OFFSET = re.compile(r"([+-])(0\d|1[0-4]):([0-5]\d)", re.ASCII)
+_SPACED_OFFSET = re.compile(r"(?<=:\d\d) (\d\d:?\d\d)$", re.ASCII)
+"""A `+` that a URL does not encode arrives as a space."""
 _INSTANT = re.compile(r"\d{4}-\d{2}-\d{2}([T ]\d{2}:\d{2}.*)?", re.ASCII | re.DOTALL)
 
 
@@ -154,7 +156,7 @@ def instant(param: str, value: str, tz: tzinfo = UTC) -> int:
     try:
         if not _INSTANT.fullmatch(value):
             raise ValueError(value)
-        when = datetime.fromisoformat(value)
+        when = datetime.fromisoformat(_SPACED_OFFSET.sub(r"+\1", value))
         return micros((when.replace(tzinfo=tz) if when.tzinfo is None else when).astimezone(UTC))
     except (ValueError, OverflowError) as error:
         raise PeriodError(

@@ -21,7 +21,7 @@ from gateway.config import Settings
 from gateway.dataplane.dialect import OPENAI, Dialect
 from gateway.dataplane.labels import label_of
 from gateway.dataplane.reply import Reply
-from gateway.errors import FlorinError
+from gateway.errors import FlorinError, too_deep
 from gateway.fields.grammars import allow_tools, check_tools
 from gateway.fields.media import media_hosts
 from gateway.fields.messages import MUST as MESSAGES_MUST
@@ -222,7 +222,7 @@ class Call:
         try:
             payload = orjson.dumps(body)
         except TypeError:
-            raise FlorinError("invalid_json", "The body is nested too deeply.") from None
+            raise too_deep() from None
         if "tools" in body:
             self.tools_size = max(0, payload.find(_AFTER_TOOLS))
         return payload
@@ -252,6 +252,8 @@ def parse(endpoint: Endpoint, raw: bytes, rules: FieldPolicy) -> Call:
     try:
         body = orjson.loads(raw.removeprefix(BOM_UTF8))
     except orjson.JSONDecodeError as error:
+        if "depth limit" in error.msg:
+            raise too_deep() from None
         raise FlorinError("invalid_json", f"The body is not valid JSON in UTF-8: {error}.") from None
     if type(body) is not dict:
         raise FlorinError("invalid_json", "The body must be a JSON object.")

@@ -5,7 +5,7 @@ one of these codes; `adapters` raises its own exceptions, and `from_adapters` ha
 from __future__ import annotations
 
 from gateway.errors.codes import CODES, Code
-from gateway.errors.error import FlorinError, method_not_allowed, unsupported_endpoint
+from gateway.errors.error import FlorinError, method_not_allowed, too_deep, unsupported_endpoint
 from gateway.errors.from_adapters import for_tenant, translate
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "FlorinError",
     "for_tenant",
     "method_not_allowed",
+    "too_deep",
     "translate",
     "unsupported_endpoint",
 ]

@@ -63,5 +63,9 @@ def method_not_allowed(path: str, *allowed: str) -> FlorinError:
     )
 
 
+def too_deep() -> FlorinError:
+    return FlorinError("body_too_complex", "The body is nested too deeply.")
+
+
 def unsupported_endpoint(path: str = "this endpoint") -> FlorinError:
     return FlorinError("unsupported_endpoint", f"This model does not support {path}.", param="model")

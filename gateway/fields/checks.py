@@ -58,7 +58,7 @@ def _integral_items(values: list[Any]) -> list[Any]:
 def integer(low: int, high: int = LARGEST_INT) -> Check:
     return That(
         lambda v: type(v) is int and low <= v <= high,
-        f"be an integer from {low} to {high}" if high != LARGEST_INT else f"be an integer of at least {low}",
+        f"be an integer from {low} to {high}",
         integral,
     )
 

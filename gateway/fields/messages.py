@@ -123,7 +123,11 @@ _PARTS = a_list(_part, 4096, "parts")
 
 
 def _content(value: Any, reading: FieldReading) -> Any:
-    return value if type(value) is str else _PARTS(value, reading)
+    if type(value) is str:
+        return value
+    if type(value) is not list:
+        raise WrongError("be a string or a list of parts")
+    return _PARTS(value, reading)
 
 
 # -- messages

@@ -78,6 +78,8 @@ def content(value: Any, reading: FieldReading) -> Any:
     """A message's content, or a tool's output. One text is sent as a string, which all templates can read."""
     if type(value) is str:
         return value
+    if type(value) is not list:
+        raise WrongError("be a string or a list of parts")
     parts = _PARTS(value, reading)
     if not parts:
         return ""

@@ -16,8 +16,17 @@ from gateway.routing.prefixes import Blocks
 from gateway.routing.queue_ticket import QueueTicket
 from gateway.routing.request_identity import RequestIdentity
 from gateway.routing.retry_budget import RetryBudget
-from gateway.routing.routing_state import MAX_ATTEMPTS, RoutingState
+from gateway.routing.routing_state import MAX_ATTEMPTS, MAX_DETOURS, RoutingState
 from gateway.routing.upstream import RetryElsewhere
+
+_FAILURES = {
+    "died": "broke off the connection",
+    "first_byte": "did not start to answer in time",
+    "idle": "stopped sending",
+    "malformed": "sent a malformed answer",
+    "status_5xx": "answered with an error",
+}
+"""What an engine did, for callers, by the reason of the retry."""
 
 
 class Retries:
@@ -91,6 +100,11 @@ class Retries:
             self._health.record_failed_attempt(lease.state)
         now = self._clock()
         routing_state.record_failure(lease, trouble, deadline=now + self.timeout)
+        if routing_state.attempts >= MAX_DETOURS:
+            message = (
+                f"No engine started to answer for {routing_state.target.label} in {MAX_DETOURS} attempts."
+            )
+            raise FlorinError("placement_timeout", message, retry_after=1)
         if routing_state.exhausted(now):
             raise self.timeout_error(routing_state.target)
 
@@ -109,16 +123,17 @@ class Retries:
         if not trouble.engine_worked:
             return
         routing_state.failures += 1
+        failure = _FAILURES.get(trouble.reason, "failed")
         if routing_state.failures >= MAX_ATTEMPTS:
             raise FlorinError(
                 "engine_failed",
-                f"All {routing_state.attempts} attempts failed; the last error was {trouble.reason}.",
+                f"All {routing_state.attempts} attempts failed; in the last one, the engine {failure}.",
                 retry_after=1,
             )
         if not self.budget.allows():
             raise FlorinError(
                 "engine_failed",
-                f"The attempt failed ({trouble.reason}), and the retry budget is exhausted.",
+                f"The engine {failure}, and the worker's retry budget is exhausted.",
                 retry_after=self.budget.wait(),
             )
 

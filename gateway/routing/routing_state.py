@@ -86,8 +86,8 @@ class RoutingState:
         return sum(state.deaths > before for state, before in self.losses) >= REQUEST_DEATHS
 
     def exhausted(self, now: float) -> bool:
-        """Whether no more attempts or time are left."""
-        return self.attempts >= MAX_DETOURS or now > self.deadline or now >= self.answer_by - TIMER_SECONDS
+        """Whether no more time is left."""
+        return now > self.deadline or now >= self.answer_by - TIMER_SECONDS
 
     def record_failure(self, lease: Lease, trouble: RetryElsewhere, *, deadline: float) -> None:
         """Record a failed attempt. `deadline`: the new one, if time was spent waiting for an answer and not

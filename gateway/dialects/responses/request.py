@@ -12,7 +12,7 @@ from gateway.dataplane.reply import Reply
 from gateway.dataplane.request import Body
 from gateway.dialects.responses.envelope import Envelope, echo
 from gateway.dialects.responses.reply import CountReply, ResponsesReply
-from gateway.errors import FlorinError
+from gateway.errors import too_deep
 from gateway.fields.grammars import allow_tools
 from gateway.fields.response_items import ROLES, item
 from gateway.fields.response_tools import CUSTOM_INPUT, names, sent_name
@@ -35,7 +35,7 @@ def translate(body: Body, reading: FieldReading) -> tuple[Body, Reply]:
             identity, int(time.time()), echo(body | {n: given[n] for n in _COUNTS if n in given})
         )
     except TypeError:
-        raise FlorinError("invalid_json", "The body is nested too deeply.") from None
+        raise too_deep() from None
     return chat, ResponsesReply(envelope, tools=names(body.get("tools") or ()))
 
 

@@ -258,7 +258,8 @@ def _remarks(report: CostReport) -> Iterator[str]:
             f"which saved {saved}, compared with one that never stops."
         )
     if report.rejected:
-        yield f"{report.rejected:,} requests were rejected before reaching an engine and cost nothing."
+        requests = "1 request was" if report.rejected == 1 else f"{report.rejected:,} requests were"
+        yield f"{requests} rejected before reaching an engine and cost nothing."
     if report.weights == "uncalibrated" and report.rows:
         yield "GPU time is divided by uncalibrated weights (input to output 1:2); run florin calibrate."
     elif report.weights == "partly calibrated":

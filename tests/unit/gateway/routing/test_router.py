@@ -251,6 +251,7 @@ async def test_detours_cost_no_attempt_but_end_too(fleet: Fleet):
     with pytest.raises(FlorinError) as caught:
         await fleet.attempt(request, busy())
     assert caught.value.code == "placement_timeout"
+    assert caught.value.message == f"No engine started to answer for base in {MAX_DETOURS} attempts."
 
 
 async def test_where_too_much_fails_nothing_is_tried_again(fleet: Fleet):
