@@ -12,6 +12,8 @@ from gateway.runtime.unknown_variables import unknown
 
 def main() -> None:
     gc.disable()  # during imports, which create little garbage
+    if sys.argv[1:] == ["--version"]:
+        sys.argv[1] = "version"
     words = sys.argv[1:]
     if words == ["serve"]:
         from gateway.serving import server  # noqa: PLC0415  # needs neither typer nor a client

@@ -108,6 +108,7 @@ def print_json(body: Any) -> None:
     """The API's object unchanged. Escapes non-ASCII characters only if stdout cannot encode them."""
     ascii_only = (sys.stdout.encoding or "").lower().replace("-", "") != "utf8"
     sys.stdout.write(json.dumps(body, indent=2, ensure_ascii=ascii_only) + "\n")
+    sys.stdout.flush()
 
 
 def fail(message: str, findings: Sequence[dict[str, Any]] = ()) -> None:

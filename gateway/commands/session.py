@@ -6,14 +6,16 @@ turns expected failures into one sentence on stderr and an exit code: 1 refused,
 
 from __future__ import annotations
 
+import errno
 import functools
 import gc
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Concatenate, ParamSpec, TypeVar, overload
+from typing import TYPE_CHECKING, Annotated, Any, Concatenate, Final, ParamSpec, TypeVar, overload
 
 import typer
 
@@ -178,6 +180,9 @@ def _collect_garbage_again() -> None:
         gc.enable()
 
 
+_UNWRITABLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
+
+
 def with_failures(action: Callable[[], None], *, as_json: bool = False) -> None:
     """Run `action`; turn expected failures into a sentence and an exit code. `as_json` also prints a refusal
     as an object, so that scripts can read its code and findings."""
@@ -194,6 +199,12 @@ def with_failures(action: Callable[[], None], *, as_json: bool = False) -> None:
             refusal = {"message": str(error), "code": error.code, "findings": list(error.findings)}
             output.print_json({"error": refusal})
         output.fail(str(error), () if as_json else error.findings)
+        raise typer.Exit(REFUSED) from error
+    except OSError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
+        output.fail(f"The output cannot be written: {error.strerror}.")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still buffered
         raise typer.Exit(REFUSED) from error
 
 

@@ -114,6 +114,12 @@ class EnvironmentFiles(PydanticBaseSettingsSource):
 class YamlWithFiles(YamlConfigSettingsSource):
     """florin.yaml, in which `redis_url_file` stands for the content of that file as `redis_url`."""
 
+    def _read_file(self, file_path: Path) -> dict[str, Any]:
+        document = super()._read_file(file_path)
+        if not isinstance(document, dict):
+            raise TypeError("it must map settings to values, like `port: 8080`")
+        return document
+
     def files(self) -> dict[str, Path]:
         """Setting → its file. Raises SecretFileError if the value is there, too."""
         document, paths = super().__call__(), {}

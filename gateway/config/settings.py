@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import os
 from pathlib import Path
 from typing import Any, Final
@@ -108,7 +109,11 @@ def secret_files() -> dict[str, Path]:
 def _describe(error: Any) -> str:
     """One line for an invalid setting. Values that may contain passwords are left out."""
     name = str(error["loc"][0])
+    if name not in Settings.model_fields:
+        meant = name.lower().removeprefix("florin_")
+        close = difflib.get_close_matches(meant, Settings.model_fields, n=1, cutoff=0.7)
+        return (
+            f"florin.yaml: {name}: there is no such setting.{f' Did you mean {close[0]}?' if close else ''}"
+        )
     shown = "" if name in SECRET else f" (got {error['input']!r})"
-    known = name in Settings.model_fields
-    where = f"FLORIN_{name.upper()}" if known else f"florin.yaml: {name}"
-    return f"{where}: {error['msg'].removeprefix('Value error, ')}{shown}"
+    return f"FLORIN_{name.upper()}: {error['msg'].removeprefix('Value error, ')}{shown}"

@@ -41,9 +41,10 @@ def test_relative_directories_become_absolute(elsewhere: Path, monkeypatch: pyte
     ("text", "words"),
     [
         ("port: 99999", "FLORIN_PORT"),
-        ("porte: 5", "florin.yaml: porte"),
+        ("porte: 5", "florin.yaml: porte: there is no such setting. Did you mean port?"),
+        ("FLORIN_PORT: 5", "florin.yaml: FLORIN_PORT: there is no such setting. Did you mean port?"),
         ("a: [", "florin.yaml cannot be read"),
-        ("- port", "florin.yaml cannot be read"),
+        ("- port", "florin.yaml cannot be read: it must map settings to values"),
         ("wal_full: maybe", "FLORIN_WAL_FULL"),
         ("redis_url: http://a", "FLORIN_REDIS_URL"),
         ("redis_url: redis+sentinel://a,b", "FLORIN_REDIS_URL"),

@@ -1,5 +1,9 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 
 from gateway.commands import output
@@ -52,3 +56,15 @@ def test_times():
     assert when(1_700_000_000_999_999) == "2023-11-14 22:13:20Z"
     assert when(None) == ""
     assert [idle(s) for s in (None, 0.4, 59, 61, 7300, 200_000)] == ["", "0s", "59s", "1m", "2h", "2d"]
+
+
+def test_a_full_disk_is_a_sentence():
+    with Path("/dev/full").open("w") as full:
+        florin = subprocess.run(
+            [sys.executable, "-m", "gateway.cli", "--version"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            check=False,
+        )
+    assert florin.stderr == b"florin: The output cannot be written: No space left on device.\n"
+    assert florin.returncode == 1
