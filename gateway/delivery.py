@@ -220,7 +220,7 @@ class Delivery:
             held_finals=cast("HeldFinals", batch.finals) if batch else None,
         )
         if call.choices and not call.stream:
-            record.reports_at_end(state.answer_speed, most=call.most_output)
+            record.reports_at_end(state.answer_speed, most=call.most_output, context=engine.max_model_len)
         return record
 
     def cost_of(self, request: Request, engine: Engine, record: AttemptMeter) -> Callable[[], str] | None:

@@ -114,7 +114,7 @@ class EnvironmentFiles(PydanticBaseSettingsSource):
 class YamlWithFiles(YamlConfigSettingsSource):
     """florin.yaml, in which `redis_url_file` stands for the content of that file as `redis_url`."""
 
-    def _read_file(self, file_path: Path) -> dict[str, Any]:
+    def _read_file(self, file_path: Any) -> dict[str, Any]:
         document = super()._read_file(file_path)
         if not isinstance(document, dict):
             raise TypeError("it must map settings to values, like `port: 8080`")

@@ -246,11 +246,13 @@ class AttemptMeter:
         """The counts are estimates until the engine's final ones."""
         self._guessed = True
 
-    def reports_at_end(self, speed: AnswerSpeed, *, most: int | None) -> None:
+    def reports_at_end(self, speed: AnswerSpeed, *, most: int | None, context: int = 0) -> None:
         """The engine will report no counts before the end of its answer. If the answer is cut off, the output
-        is estimated: see `output_estimate`. `most`: output tokens of each choice; None: no bound."""
+        is estimated: see `output_estimate`. `most`: output tokens of each choice; None: no bound. `context`:
+        tokens that the engine has room for; 0: unknown."""
         self._speed = speed
-        self._most = MAX_TOKENS_PER_CHOICE if most is None else min(most, MAX_TOKENS_PER_CHOICE)
+        longest = min(context or MAX_TOKENS_PER_CHOICE, MAX_TOKENS_PER_CHOICE)
+        self._most = longest if most is None else min(most, longest)
 
     def _output_until(self, now: int) -> int:
         if self._speed is None:

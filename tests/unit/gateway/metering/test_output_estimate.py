@@ -115,6 +115,14 @@ def test_output_nobody_counted_is_what_an_answer_gets_in_the_time(
     assert played.attempt.billed[2] == record.completion_tokens
 
 
+@pytest.mark.parametrize("most", [None, 10**6])
+def test_no_answer_is_longer_than_the_context(monkeypatch, most):
+    played = Played(monkeypatch)
+    played.attempt.reports_at_end(steady(40, 1), most=most, context=8192)
+    played.now += 600 * SECOND  # it waited in the engine's queue
+    assert played.end(Outcome.CLIENT_ABORT).completion_tokens == 8192
+
+
 def test_it_stays_what_it_was_when_the_attempt_ended(monkeypatch):
     played, speed = Played(monkeypatch), steady(40, 1)
     played.attempt.reports_at_end(speed, most=None)
