@@ -15,7 +15,6 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from adapters.placement.scheduling.figures import ENGINE_MODELS, MEASURED
-from gateway.planning.simulator.course_figures import Figures, figures
 from gateway.planning.simulator.gateway_model import Simulation, Site
 from gateway.planning.simulator.hardware import Hardware
 from gateway.planning.simulator.shared_prompts import SHARED, generate_shared
@@ -23,15 +22,17 @@ from gateway.planning.simulator.workloads import WORKLOADS, Workload, generate
 from loadtests.sim import report
 from loadtests.sim.capacity import capacity
 from loadtests.sim.contestants import contestant
+from loadtests.sim.dynamo.workloads import DYNAMO
 from loadtests.sim.fairness import Backlogged, Flooded, backlog, both, flood
 from loadtests.sim.fit import fit
+from loadtests.sim.measured import Measured, measured
 from loadtests.sim.trace_file import TraceError, read
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 FIRST, SLOTS = ["W1"], [8]
 WORKERS, RATES = [1, 4], [20.0, 30.0, 40.0]
 NONE: list[str] = []
-NAMES = [*WORKLOADS, *SHARED]
+NAMES = [*WORKLOADS, *SHARED, *DYNAMO]
 EngineModelName = Annotated[str, typer.Option("--engine-model", help=", ".join(ENGINE_MODELS))]
 POLICIES = ["cost", "power_of_two+direct", "landed"]
 SEEDS = [11, 12, 13]
@@ -67,7 +68,7 @@ class Job:
                 self.workload, self.rate, self.duration, self.seed, adapters=self.adapters or 8
             )
         return generate(
-            self.workload,
+            DYNAMO.get(self.workload, self.workload),
             self.rate,
             self.duration,
             self.seed,
@@ -168,7 +169,7 @@ def simulate(  # noqa: PLR0917 - options
         if plot:
             plot.write_text(report.capacities_plot(capacities))
     else:
-        courses: dict[str, dict[str, list[Figures]]] = defaultdict(lambda: defaultdict(list))
+        courses: dict[str, dict[str, list[Measured]]] = defaultdict(lambda: defaultdict(list))
         for job in plans:
             courses[job.case][job.policy].append(done[job])
         for case, rows in courses.items():
@@ -264,7 +265,7 @@ def _stop(message: str) -> typer.Exit:
 
 
 def _all(plans: list[Job], processes: int, *, find_capacity: bool) -> dict[Job, Any]:
-    run = _capacity if find_capacity else _figures
+    run = _capacity if find_capacity else _measured
     with _bar() as bar:
         task = bar.add_task("", total=len(plans))
         if processes == 1:
@@ -286,8 +287,8 @@ def _capacity(job: Job) -> float:
     return capacity(job.site, contestant(job.policy), job.made())
 
 
-def _figures(job: Job) -> Figures:
-    return figures(Simulation(job.site, contestant(job.policy), job.made()).run(), job.site)
+def _measured(job: Job) -> Measured:
+    return measured(Simulation(job.site, contestant(job.policy), job.made()), job.site)
 
 
 def _bar() -> Progress:

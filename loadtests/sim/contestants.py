@@ -8,14 +8,26 @@ from typing import Any
 from adapters.placement.scheduling.policies import POLICIES
 from adapters.placement.scheduling.scheduler import Scheduler
 from gateway.planning.simulator.contestant import Contestant
+from loadtests.sim.dynamo.controller import ALGORITHMS, Algorithm
+from loadtests.sim.dynamo.policy import DynamoPolicy
 from loadtests.sim.landed import landed
 
 PROBES = 8
 _LANDED = Contestant("landed", lambda: Scheduler(landed), cpu_tier=False, replicas=False, cancel=False)
+
+
+def _dynamo(algorithm: Algorithm) -> Contestant:
+    def scheduler() -> Scheduler:
+        return Scheduler(DynamoPolicy(algorithm))
+
+    return Contestant(f"dynamo-{algorithm}", scheduler, claims=False, cancel=False)
+
+
 _SPECIAL = {
     "landed": replace(_LANDED, probes=PROBES),
     "landed-unprobed": _LANDED,
     "bound": Contestant("bound", POLICIES["cost"], claims=False, unlimited=True),
+    **{f"dynamo-{each}": _dynamo(each) for each in ALGORITHMS},
 }
 _MODIFIERS: dict[str, dict[str, Any]] = {
     "direct": {"claims": False, "cancel": False},

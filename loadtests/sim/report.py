@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
@@ -10,16 +11,16 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from gateway.planning.simulator.course_figures import Figures
 from gateway.planning.simulator.gateway_model import PATIENCE
 from loadtests.overhead import plots
 from loadtests.overhead.report import Figure
 from loadtests.sim.fairness import Backlogged, Flooded
 from loadtests.sim.fit import Fitted
+from loadtests.sim.measured import Measured
 
 Capacities = Mapping[str, Mapping[str, Sequence[float]]]
 """Case → contestant → requests per second, seed by seed."""
-Courses = Mapping[str, Sequence[Figures]]
+Courses = Mapping[str, Sequence[Measured]]
 """Contestant → figures, seed by seed."""
 Floods = Mapping[str, Mapping[str, Sequence[Flooded]]]
 Backlogs = Mapping[str, Mapping[str, Sequence[Backlogged]]]
@@ -30,7 +31,7 @@ MINE = "cost"
 def show_courses(console: Console, title: str, courses: Courses) -> None:
     table = _table(
         title, "policy", "attained", "goodput /s", "TTFT p50 s", "p99 s", "worst decile s", "GPU hits",
-        "from disk", "loads /1000", "evicted /1000", "undone", "prefixes",
+        "from disk", "loads /1000", "evicted /1000", "undone", "routes /1000", "prefixes",
         "max/mean", "Jain", "refused", "cancelled",
     )  # fmt: skip
     for name, seeds in courses.items():
@@ -47,6 +48,7 @@ def show_courses(console: Console, title: str, courses: Courses) -> None:
             f"{mean['loads_per_thousand']:,.1f}",
             f"{mean['evictions_per_thousand']:,.1f}",
             f"{mean['undone']:.0%}",
+            "" if math.isnan(mean["routes_per_thousand"]) else f"{mean['routes_per_thousand']:,.1f}",
             f"{mean['prefix_ratio']:.0%}",
             f"{mean['max_mean_load']:.2f}",
             f"{mean['jain']:.3f}",
@@ -138,7 +140,7 @@ def floods_plot(cases: Floods) -> str:
     return plots.panels(panels, mine="flood, fair queue")
 
 
-def means(seeds: Sequence[Figures]) -> dict[str, float]:
+def means(seeds: Sequence[Measured]) -> dict[str, float]:
     rows = [asdict(each) for each in seeds]
     return {name: statistics.fmean(row[name] for row in rows) for name in rows[0]}
 

@@ -61,7 +61,7 @@ class Worker:
         self.name = name
         self._contestant, self._engines, self._residency = contestant, engines, residency
         self._rules, self._events = rules, events
-        self._scheduler: Scheduler = contestant.scheduler()
+        self.scheduler: Scheduler = contestant.scheduler()
         self.views = {
             e.name: EngineView(
                 e.name, e.slots, e.cpu_slots, e.max_rank, held=residency.held(e.name), labels=e.labels
@@ -183,7 +183,7 @@ class Worker:
             requires=request.requires,
             yields=self.turns is not None and self.turns.yields(request),
         )
-        return self._scheduler.pick(ask, self._fleet, now)
+        return self.scheduler.pick(ask, self._fleet, now)
 
     def _seen(self, request: Request) -> Mapping[str, Seen]:
         if not self._contestant.affinity:

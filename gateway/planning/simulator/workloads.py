@@ -222,7 +222,7 @@ WORKLOADS: dict[str, Generator] = {
 
 
 def generate(
-    name: str,
+    workload: str | Generator,
     rate: float,
     seconds: float,
     seed: int,
@@ -234,7 +234,7 @@ def generate(
     """Requests at `rate` a second. A higher rate of the same seed brings the same requests sooner, and more
     of them. `big_ranks`: share
     of adapters of BIG_RANK."""
-    generator = WORKLOADS[name]
+    generator = WORKLOADS[workload] if isinstance(workload, str) else workload
     arrivals, choices, lengths = (np.random.default_rng([seed, n]) for n in range(3))
     count = math.ceil(rate * seconds)
     cv = cv or generator.cv

@@ -17,13 +17,15 @@ from gateway.planning.simulator.workloads import WORKLOADS, generate
 from loadtests.sim.capacity import capacity
 from loadtests.sim.contestants import NAMES, contestant
 from loadtests.sim.fit import fit
+from loadtests.sim.public_trace import main as convert
 from loadtests.sim.trace_file import COLUMNS, TraceError, read
 
 SITE = Site(engines=3, slots=2, cpu_slots=6, workers=2)
 BUSY = generate("W2", 12, 30, seed=1, adapters=40)
 HARDWARE = Hardware()
 CONTESTANTS = [
-    *NAMES, "cost+wait", "activity+direct", "activity+direct+cancel", "cost+probes",
+    *(name for name in NAMES if name not in {"dynamo-hrw", "dynamo-random"}),  # as mcf
+    "cost+wait", "activity+direct", "activity+direct+cancel", "cost+probes",
 ]  # fmt: skip
 
 
@@ -308,6 +310,25 @@ def test_a_trace_with_requests_to_the_base_model_runs(tmp_path):
     workload = read(trace(tmp_path, *(f"{n / 10},acme,{'chat' * (n % 2)},8,100,20" for n in range(40))))
     course = Simulation(Site(engines=2), contestant("cost"), workload).run()
     assert {r.outcome for r in course.requests} == {Outcome.DONE}
+
+
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "TIMESTAMP,ContextTokens,GeneratedTokens|2023-11-16 18:15:46.6805900,374,44|2023-11-16 18:15:48.1805900,9,5",
+        "TIMESTAMP,ContextTokens,GeneratedTokens|2024-05-10 00:00:00.5+00:00,374,44|2024-05-10 00:00:02+00:00,9,5",
+        "Timestamp,Model,Request tokens,Response tokens|5,ChatGPT,374,44|6.5,GPT-4,9,5|7,GPT-4,300,0",
+    ],
+    ids=["Azure 2023", "Azure 2024", "BurstGPT"],
+)
+def test_a_public_trace_gets_adapters(tmp_path, lines):
+    public, out = tmp_path / "public.csv", tmp_path / "out.csv"
+    public.write_text(lines.replace("|", "\n"))
+    convert(public, out, seconds=2)
+    workload = read(out)
+    assert workload.arrival.tolist() == pytest.approx([0.0, 1.5])
+    assert (workload.prompt.tolist(), workload.output.tolist()) == ([374, 9], [44, 5])
+    assert all(request.adapter for request in workload.requests())
 
 
 @pytest.mark.parametrize(
