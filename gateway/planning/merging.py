@@ -40,8 +40,12 @@ def token_ms(hardware: Hardware, *, merged: bool) -> float:
 
 
 def request_seconds(hardware: Hardware, prompt: float, output: float, *, merged: bool) -> float:
-    """What a request takes of an engine's time. `prompt`, `output`: tokens."""
-    return hardware.prompt_token / 1000 * prompt + token_ms(hardware, merged=merged) / 1000 / BATCH * output
+    """What a request takes of a busy engine's time, where prompts fill the steps that compute them. `prompt`,
+    `output`: tokens."""
+    adapters, room = 0 if merged else 1, hardware.budget - BATCH
+    token_step = hardware.step_seconds(BATCH, adapters, 0)
+    prompt_step = hardware.step_seconds(BATCH, adapters, room)
+    return (prompt_step - token_step) / room * prompt + token_step / BATCH * output
 
 
 def speedup(hardware: Hardware, prompt: float, output: float) -> float:

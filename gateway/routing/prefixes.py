@@ -20,12 +20,12 @@ from zlib import crc32
 from adapters.placement.scheduling.prefix_cache import NOTHING_SEEN, Seen, age_class
 from adapters.store.protocol.loads import Load, Loads
 
-BLOCK_BYTES: Final = 1024
-"""About 256 tokens. To compute fewer takes an H100 less time than one more request there costs."""
-MOST_BLOCKS: Final = 1024
+BLOCK_BYTES: Final = 2048
+"""About 512 tokens. To compute fewer takes an H100 less time than one more request there costs."""
+MOST_BLOCKS: Final = 512
 """In one prompt: an image may have megabytes."""
-KEPT: Final = 65_536
-"""Blocks that are remembered, in about 15 MB: 17 million tokens, the caches of some 40 H100."""
+KEPT: Final = 32_768
+"""Blocks that are remembered, in about 8 MB: 17 million tokens, the caches of some 40 H100."""
 MOST_ENGINES: Final = 8
 """That are remembered for one block."""
 
@@ -35,7 +35,7 @@ NEWS_SECONDS: Final = 0.35
 """For how long a prompt is in the reports, which come every 0.1 s."""
 MOST_NEWS: Final = 32
 """Prompts in a report."""
-DEPTHS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768)
+DEPTHS: Final = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384)
 """Which blocks of a prompt other workers are told, besides the last."""
 RECENT: Final = 1
 """Class of ages up to which the others need not be told again."""

@@ -14,6 +14,7 @@ import orjson
 
 from deploy.demo.model import DemoModel
 from gateway.planning.simulator.workloads import HOT, RECENT, SAME
+from loadtests.tally import Tokens
 
 TENANTS = ("acme", "bolt", "corgi", "delta")
 NAMES = ("support", "sales")
@@ -39,9 +40,11 @@ class Run:
     engines: Counter[str] = field(default_factory=Counter)
     """Engine → answers."""
     errors: list[str] = field(default_factory=list)
+    tokens: Tokens = field(default_factory=Tokens)
 
 
 Adapter = tuple[str, str]
+Message = dict[str, str]
 
 
 def _locality(draw: random.Random, ranking: list[Adapter], count: int) -> Iterator[Adapter]:
@@ -109,9 +112,22 @@ async def _caller(
 
 async def ask(session: aiohttp.ClientSession, key: str, question: Question, run: Run) -> str:
     """The answer, or what came in place of it."""
+    return await stream(session, key, question.adapter, [{"role": "user", "content": question.text}], run)
+
+
+async def stream(
+    session: aiohttp.ClientSession,
+    key: str,
+    adapter: str,
+    messages: list[Message],
+    run: Run,
+    *,
+    most: int = 200,
+) -> str:
+    """The answer of at most so many tokens, or what came in place of it."""
     body = {
-        "model": question.adapter, "messages": [{"role": "user", "content": question.text}],
-        "temperature": 0, "max_tokens": 200, "stream": True,
+        "model": adapter, "messages": messages, "temperature": 0, "max_tokens": most,
+        "stream": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
     began = time.perf_counter()
     async with session.post(
@@ -130,5 +146,7 @@ async def ask(session: aiohttp.ClientSession, key: str, question: Question, run:
             if new and not text:
                 run.first_token.append(time.perf_counter() - began)
             text += new or ""
-        run.engines[answer.headers["x-florin-engine"]] += 1
+            if usage := chunk.get("usage"):
+                run.tokens.add(usage)
+        run.engines[answer.headers.get("x-florin-engine", "")] += 1  # unknown if the stream began to wait
         return text

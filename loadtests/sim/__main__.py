@@ -18,7 +18,7 @@ from adapters.placement.scheduling.figures import ENGINE_MODELS, MEASURED
 from gateway.planning.simulator.gateway_model import Simulation, Site
 from gateway.planning.simulator.hardware import Hardware
 from gateway.planning.simulator.shared_prompts import SHARED, generate_shared
-from gateway.planning.simulator.workloads import WORKLOADS, Workload, generate
+from gateway.planning.simulator.workloads import HOT, WORKLOADS, Workload, generate
 from loadtests.sim import report
 from loadtests.sim.capacity import capacity
 from loadtests.sim.contestants import contestant
@@ -54,6 +54,7 @@ class Job:
     adapters: int | None
     cv: float | None
     big_ranks: float
+    hot: float
     trace: Path | None
 
     @property
@@ -75,6 +76,7 @@ class Job:
             adapters=self.adapters,
             cv=self.cv,
             big_ranks=self.big_ranks,
+            hot=self.hot,
         )
 
 
@@ -92,12 +94,16 @@ def simulate(  # noqa: PLR0917 - options
     ] = Hardware().max_sequences,
     engine_model: EngineModelName = MEASURED,
     pin: Annotated[list[str], typer.Option(help="an adapter that is pinned: a5; repeatable")] = NONE,
+    merged: Annotated[
+        list[str], typer.Option(help="an adapter that is merged into one of the engines: a0; repeatable")
+    ] = NONE,
     workers: Annotated[int, typer.Option(min=1)] = 1,
     rate: Annotated[float, typer.Option(min=0.001, help="requests per second; with --capacity a guess")] = 20,
     duration: Annotated[float, typer.Option(min=1, help="seconds of arrivals")] = 300,
     adapters: Annotated[int | None, typer.Option(min=2, help="default: the workload's")] = None,
     cv: Annotated[float | None, typer.Option(min=0.1, help="of the gaps between arrivals")] = None,
     big_ranks: Annotated[float, typer.Option(min=0, max=1, help="share of adapters of rank 64")] = 0.0,
+    hot: Annotated[float, typer.Option(min=0, max=1, help="share of a0 in the workload hot")] = HOT,
     pool: Annotated[int | None, typer.Option(min=1, help="engines that take rank 64; default: all")] = None,
     fair_queue: Annotated[  # noqa: FBT002 - an option
         bool, typer.Option("--fair-queue/--no-fair-queue", help="tenants take turns while engines are full")
@@ -132,6 +138,7 @@ def simulate(  # noqa: PLR0917 - options
                 pool,
                 labels,
                 pins=frozenset(pin),
+                merged=tuple(merged),
                 fair_queue=fair_queue,
                 hardware=Hardware.of(engine_model, max_sequences=seats),
             ),
@@ -142,6 +149,7 @@ def simulate(  # noqa: PLR0917 - options
             adapters,
             cv,
             big_ranks,
+            hot,
             trace,
         )
         for load in (workload[:1] if trace else workload)
@@ -153,7 +161,7 @@ def simulate(  # noqa: PLR0917 - options
         "engines": engines, "cpu_slots": cpu_slots, "workers": workers, "rate": rate, "duration": duration,
         "slo_ttft": slo_ttft, "slo_itl": slo_itl, "seeds": seeds,
         "big_ranks": big_ranks, "pool": pool, "labels": labels, "fair_queue": fair_queue, "seats": seats,
-        "pins": pin, "engine_model": engine_model,
+        "pins": pin, "engine_model": engine_model, "merged": merged, "hot": hot,
     }  # fmt: skip
     try:
         done = _all(plans, jobs, find_capacity=find_capacity)

@@ -46,16 +46,18 @@ class EngineModel:
         *,
         rank: int,
         labels: Mapping[str, str] = NO_LABELS,
+        serves: str = "",
     ) -> None:
-        """`rank`: the maximum, which decides how much memory a slot takes."""
+        """`rank`: the maximum, which decides how much memory a slot takes. `serves`: the adapter that is
+        merged into its weights."""
         self.name, self.slots, self.cpu_slots = name, slots, max(slots, cpu_slots)
-        self.max_rank, self.labels = rank, labels
+        self.max_rank, self.labels, self.serves = rank, labels, serves
         self.seats = hardware.max_sequences
         self.on_first: Callable[[Request], None] = _ignore
         self.on_end: Callable[[Request], None] = _ignore
         self.on_tier: Callable[[str, str, Tier], None] | None = None
         """Called with the engine, an adapter and the tier it is in now."""
-        self.registered: set[str] = set()
+        self.registered: set[str] = {serves} if serves else set()
         """Adapters whose requests the engine accepts; kept by `load` and `unload`."""
         self.loads = self.activations = 0
         self.in_flight = 0
@@ -110,7 +112,7 @@ class EngineModel:
         return request.output - request.last + self._steps + max(0, min(steps, self._planned))
 
     def tier(self, adapter: str) -> Tier:
-        if not adapter or adapter in self._gpu:
+        if not adapter or adapter == self.serves or adapter in self._gpu:
             return Tier.GPU
         return Tier.CPU if adapter in self._cpu else Tier.DISK
 
@@ -120,7 +122,7 @@ class EngineModel:
         self.in_flight += 1
         request.left = request.prompt
         adapter = request.adapter
-        if not adapter:
+        if not adapter or self.serves:
             self._ready.append(request)
         elif adapter in self._granted or len(self._granted) < self.slots:
             self._granted[adapter] = self._granted.get(adapter, 0) + 1
@@ -228,7 +230,7 @@ class EngineModel:
     def _release(self, request: Request) -> None:
         self.in_flight -= 1
         adapter = request.adapter
-        if not adapter:
+        if not adapter or self.serves:
             return
         left = self._granted[adapter] - 1
         if left:
@@ -285,7 +287,7 @@ class EngineModel:
             room -= 1
             request.running = True
             self._prefilling.append(request)
-            if request.adapter:
+            if request.adapter and not self.serves:
                 stall += self._into_gpu(request.adapter, request.rank)
         return stall
 

@@ -46,6 +46,8 @@ class Site:
     """Every other engine has REGION, which BOUND requires."""
     pins: frozenset[str] = frozenset()
     """Adapters that are pinned."""
+    merged: tuple[str, ...] = ()
+    """Adapters that are merged into the weights of the first engines, one into each."""
     fair_queue: bool = False
     weights: tuple[tuple[str, float], ...] = ()
     """Tenants' weights in the fair queue; 1 for all others."""
@@ -55,6 +57,9 @@ class Site:
 
     def takes_all(self, engine: int) -> bool:
         return self.pool is None or engine < self.pool
+
+    def merged_into(self, engine: int) -> str:
+        return self.merged[engine] if engine < len(self.merged) else ""
 
     def labels_of(self, engine: int) -> Mapping[str, str]:
         if not self.labels:
@@ -101,12 +106,13 @@ class Simulation:
         self.engines = {
             f"e{n}": EngineModel(
                 f"e{n}",
-                slots,
-                site.cpu_slots,
+                0 if site.merged_into(n) else slots,
+                0 if site.merged_into(n) else site.cpu_slots,
                 hardware,
                 events,
                 rank=workload.max_rank if site.takes_all(n) else min(SMALL_RANK, workload.max_rank),
                 labels=site.labels_of(n),
+                serves=site.merged_into(n),
             )
             for n in range(site.engines)
         }
@@ -127,6 +133,9 @@ class Simulation:
             )
             for n in range(site.workers)
         ]
+        for name, adapter in zip(self.engines, site.merged, strict=False):
+            self._rules.claim(adapter, name, slots=1, owner="", ttl_ms=1000, replica=True)
+            self._rules.confirm(adapter, name, owner="", grace_ms=0)
         for engine in self.engines.values():
             engine.on_first, engine.on_end = self._first, self._end
             if not contestant.claims:

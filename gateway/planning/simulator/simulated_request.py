@@ -11,8 +11,10 @@ from adapters.placement.scheduling.prefix_cache import Seen
 
 Blocks = tuple[int, ...]
 """What a prompt consists of, block by block: each number stands for all tokens up to the block's end."""
-BLOCK_TOKENS = 256
-"""That of Florin's memory of prefixes. vLLM's own blocks are smaller, of 16 tokens."""
+BLOCK_TOKENS = 128
+"""In an engine's prefix cache. vLLM's own blocks are smaller, of 16 tokens."""
+REMEMBERED = 4
+"""Such blocks in one of the gateway's memory of prefixes."""
 
 
 class Outcome(StrEnum):
@@ -74,6 +76,11 @@ class Request:
     running: bool = False
     done: Callable[[], None] | None = None
     """Called at the end instead of the gateway: of a probe."""
+
+    @property
+    def remembered(self) -> Blocks:
+        """Its prompt's blocks, as large as the gateway's."""
+        return self.blocks[REMEMBERED - 1 :: REMEMBERED]
 
     @property
     def ttft(self) -> float:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from adapters.model import Version
 from adapters.placement.residency import Residency
+from adapters.placement.scheduling.costs import EngineCosts
 from adapters.placement.scheduling.prefix_cache import NOTHING_SEEN, Seen
 from adapters.placement.scheduling.scheduler import Scheduler
 from adapters.placement.scheduling.view import Action, Ask, EngineView, Fleet, Pick
@@ -64,10 +66,18 @@ class Worker:
         self.scheduler: Scheduler = contestant.scheduler()
         self.views = {
             e.name: EngineView(
-                e.name, e.slots, e.cpu_slots, e.max_rank, held=residency.held(e.name), labels=e.labels
+                e.name,
+                e.slots,
+                e.cpu_slots,
+                e.max_rank,
+                costs=EngineCosts.merged() if e.serves else EngineCosts(),
+                held=residency.held(e.name),
+                serves=e.serves and _version(e.serves).id,
+                labels=e.labels,
             )
             for e in engines.values()
         }
+        self._merged = {e.serves: _version(e.serves) for e in engines.values() if e.serves}
         self._fleet = Fleet(self.views, residency.places)
         self._waits: dict[str, dict[str, Wait]] = {}
         """By version and engine."""
@@ -141,7 +151,7 @@ class Worker:
         request.engine = name
         view = self.views[name]
         now, seen = self._events.now, self._seen(request).get(name)
-        self.prefixes.note(request.blocks, name, now, seen)
+        self.prefixes.note(request.remembered, name, now, seen)
         request.seen, request.pending = seen, request.prompt
         if seen is not None:
             request.pending = view.prefixes.uncached(request.prompt, seen)
@@ -181,6 +191,7 @@ class Worker:
             self._seen(request),
             no_room_on=no_room,
             requires=request.requires,
+            document=self._merged.get(request.adapter),
             yields=self.turns is not None and self.turns.yields(request),
         )
         return self.scheduler.pick(ask, self._fleet, now)
@@ -188,7 +199,7 @@ class Worker:
     def _seen(self, request: Request) -> Mapping[str, Seen]:
         if not self._contestant.affinity:
             return NOTHING_SEEN
-        return self.prefixes.seen(request.blocks, self._events.now)
+        return self.prefixes.seen(request.remembered, self._events.now)
 
     # -- loads
 
@@ -356,6 +367,11 @@ class Worker:
             view, load = self.views[name], others.get(name, Load())
             view.heard(load.in_flight, load.pending, load.distinct(_load(view).versions))
         self._heard = set(others)
+
+
+def _version(adapter: str) -> Version:
+    """The only one of the adapter, for the filter of merged engines, which compares ids."""
+    return Version(adapter, 1, "", adapter, "", "", 0, 0, "", 0)
 
 
 def _load(view: EngineView) -> Load:

@@ -92,6 +92,7 @@ class Drawn:
     arrival: Floats
     rng: np.random.Generator
     adapters: int
+    hot: float = HOT
 
     def zipf(self, exponent: float, among: int) -> Ints:
         weights = np.arange(1, among + 1, dtype=np.float64) ** -exponent
@@ -138,7 +139,7 @@ def _parts(drawn: Drawn) -> Iterator[int]:
 def hot(drawn: Drawn) -> Ints:
     """One adapter has most of the requests, the others are Zipf."""
     others = drawn.zipf(0.92, drawn.adapters - 1) + 1
-    return np.where(drawn.rng.random(len(drawn.arrival)) < HOT, 0, others)
+    return np.where(drawn.rng.random(len(drawn.arrival)) < drawn.hot, 0, others)
 
 
 def drift(drawn: Drawn) -> Ints:
@@ -230,10 +231,11 @@ def generate(
     adapters: int | None = None,
     cv: float | None = None,
     big_ranks: float = 0.0,
+    hot: float = HOT,
 ) -> Workload:
     """Requests at `rate` a second. A higher rate of the same seed brings the same requests sooner, and more
-    of them. `big_ranks`: share
-    of adapters of BIG_RANK."""
+    of them. `big_ranks`: share of adapters of BIG_RANK. `hot`: share of requests of the workload `hot` that
+    are for one adapter."""
     generator = WORKLOADS[workload] if isinstance(workload, str) else workload
     arrivals, choices, lengths = (np.random.default_rng([seed, n]) for n in range(3))
     count = math.ceil(rate * seconds)
@@ -244,7 +246,7 @@ def generate(
     if generator.rate:
         arrival = arrival[choices.random(len(arrival)) < generator.rate(arrival, seconds)]
     among = adapters or generator.adapters
-    adapter = generator.choose(Drawn(arrival, choices, among))
+    adapter = generator.choose(Drawn(arrival, choices, among, hot))
     if generator.flood:
         arrival, adapter = _flooded(arrival, adapter, generator.flood * rate / TENANTS, seed)
     ranks = np.random.default_rng(0).choice(RANKS, among, p=RANK_SHARES)

@@ -9,6 +9,7 @@ import pytest
 
 from deploy.demo.model import DemoModel
 from loadtests.placement.callers import ADAPTERS, WORKLOADS, Run, questions
+from loadtests.placement.prefixes import KINDS, LONGEST, dialogues
 from loadtests.placement.report import figures, summary
 
 MODEL = DemoModel(Path(), "base", "", 8, ("Hello!", "Who are you?"), {})
@@ -21,6 +22,15 @@ def test_every_policy_is_sent_the_same(workload: str):
     chosen = Counter((q.tenant, q.adapter) for q in asked)
     assert set(chosen) == set(ADAPTERS)
     assert (chosen.most_common(1)[0][1] > 200) == (workload == "hot")
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_gateway_has_the_same_dialogues(name: str):
+    had = dialogues(KINDS[name], 60, seed=3)
+    assert had == dialogues(KINDS[name], 60, seed=3) != dialogues(KINDS[name], 60, seed=4)
+    assert sum(len(dialogue.turns) for dialogue in had) == 60
+    assert len({dialogue.beginning for dialogue in had}) < len(had), "some share what they begin with"
+    assert max(len(d.beginning) + sum(map(len, d.turns)) for d in had) < 1.6 * LONGEST
 
 
 def test_ratios_are_those_of_each_round():

@@ -14,7 +14,7 @@ from gateway.costs.periods import iso
 from gateway.costs.prices.book import PriceBook
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import rollups
-from gateway.planning.merging import BATCH, gain, speedup, token_ms
+from gateway.planning.merging import BATCH, gain, request_seconds, speedup, token_ms
 from gateway.planning.simulator.hardware import Hardware
 from gateway.units import HOUR, MICRO, NANO
 
@@ -36,11 +36,21 @@ class AdapterHours:
     output_tokens: int
     nano_gpu_hours: int
     """Attributed to its requests: without idle time."""
+    calibration: int
+    """0: some of this time was divided without one, so that it is not known how much of it was needed."""
 
     @property
-    def busy(self) -> float:
-        """Engines that it kept busy on average."""
-        return self.nano_gpu_hours / NANO / self.gpu_count / HOURS
+    def tokens(self) -> tuple[float, float]:
+        """Prompt and output tokens of a request."""
+        return self.prompt_tokens / self.requests, self.output_tokens / self.requests
+
+    def busy(self, hardware: Hardware) -> float:
+        """Engines that it kept busy on average; without a calibration, not more than such hardware needs."""
+        used = self.nano_gpu_hours / NANO / self.gpu_count / HOURS
+        if self.calibration:
+            return used
+        needed = self.requests * request_seconds(hardware, *self.tokens, merged=False) / 3600 / HOURS
+        return min(used, needed)
 
 
 def used(ledger: Ledger, now: int) -> list[AdapterHours]:
@@ -49,7 +59,7 @@ def used(ledger: Ledger, now: int) -> list[AdapterHours]:
     kind = [rollups.c[n] for n in ("adapter", "gpu_type", "gpu_count", "region", "purchase")]
     names = ("requests", "prompt_tokens", "completion_tokens", "nano_gpu_hours")
     query = (
-        select(*kind, *(func.sum(rollups.c[name]) for name in names))
+        select(*kind, *(func.sum(rollups.c[name]) for name in names), func.min(rollups.c.calibration))
         .where(rollups.c.posted >= iso(end - HOURS * HOUR)[: len("2026-07")])
         .where(rollups.c.hour >= end - HOURS * HOUR, rollups.c.hour < end, rollups.c.adapter != "")
         .group_by(*kind)
@@ -74,8 +84,7 @@ def of_merging(
         adapter = catalog.adapters.get(use.adapter)
         if adapter is None or adapter.live is None or use.adapter in merged or not use.requests:
             continue
-        prompt, output = use.prompt_tokens / use.requests, use.output_tokens / use.requests
-        gained = gain(use.busy, speedup(hardware, prompt, output))
+        gained = gain(use.busy(hardware), speedup(hardware, *use.tokens))
         if gained is None:
             continue
         rate = book.rate(use.gpu_type, use.region, use.purchase, now)

@@ -15,9 +15,14 @@ def test_the_figures_are_those_of_the_engine_model():
     plain, lora = token_ms(H200, merged=True), token_ms(H200, merged=False)
     assert plain == pytest.approx(6.65, rel=0.1)
     assert lora == pytest.approx(10.8, rel=0.1)
-    assert 1 < speedup(H200, prompt=1000, output=200) < speedup(H200, prompt=10, output=200) < lora / plain
-    seconds = request_seconds(H200, 1000, 200, merged=True)
-    assert seconds == pytest.approx(H200.prompt_token + 200 * plain / 1000 / 128)
+    assert request_seconds(H200, 0, 200, merged=True) == pytest.approx(200 * plain / 1000 / 128)
+    assert speedup(H200, prompt=0, output=200) == pytest.approx(lora / plain)
+    full = H200.budget - 128
+    fixed = H200.prompt + H200.launch
+    seconds = request_seconds(H200, full, 0, merged=True)
+    assert seconds == pytest.approx((fixed + H200.prompt_token * full) / 1000)
+    seconds = request_seconds(H200, full, 0, merged=False)
+    assert seconds == pytest.approx((fixed + H200.lora_launch + H200.prompt_token * full) / 1000)
 
 
 @pytest.mark.parametrize(

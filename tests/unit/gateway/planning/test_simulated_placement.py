@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -69,3 +70,18 @@ def test_what_is_in_the_prefix_cache_need_not_be_computed():
     events.until(60)
     assert (first.saved, second.saved, other.saved) == (0, 2 * BLOCK_TOKENS, 0)
     assert first.ttft - second.ttft > hardware.prompt_token * 2 * BLOCK_TOKENS / 1000
+
+
+def test_a_merged_engine_serves_its_adapter_without_loras_cost_and_nothing_else():
+    site = replace(SITE, merged=("a0",))
+    course = Simulation(site, contestant("cost+wait"), generate("hot", 60, 20, seed=1, adapters=12)).run()
+    merged, *others = course.engines
+    assert {r.adapter for r in course.requests if r.engine == merged.name} == {"a0"}
+    assert {r.adapter for r in course.requests if r.engine != merged.name} > {"a0"}, "what it cannot take"
+    assert (merged.loads, merged.activations) == (0, 0) < (others[0].loads, others[0].activations)
+    hardware = Hardware()
+    for serves, adapters in (("a", 0), ("", 1)):
+        events, request = Events(), Request(0.0, "t", "a", 16, 1000, 101)
+        EngineModel("e", 2, 2, hardware, events, rank=16, serves=serves).submit(request)
+        events.until(10)
+        assert request.itl == pytest.approx(hardware.step_seconds(1, adapters, 0))

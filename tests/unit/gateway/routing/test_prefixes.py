@@ -15,12 +15,12 @@ from gateway.routing.prefixes import (
     blocks_of,
 )
 
-TOOLS = b"".join(b"%1023d\n" % n for n in range(20))
+TOOLS = b"".join((b"%d" % n).rjust(BLOCK_BYTES) for n in range(20))
 
 
 def test_blocks_are_the_same_as_far_as_the_prompts_are():
-    first, second = blocks_of(TOOLS + b"a" * 3000, "s"), blocks_of(TOOLS + b"b" * 5000, "s")
-    assert (len(first), len(second)) == (22, 24)
+    first, second = (blocks_of(TOOLS + end * BLOCK_BYTES, "s") for end in (b"a" * 3, b"b" * 5))
+    assert (len(first), len(second)) == (23, 25)
     assert first[:20] == second[:20]
     assert not set(first[20:]) & set(second)
     moved = blocks_of(b" " + TOOLS, "s")
@@ -85,6 +85,6 @@ def test_other_workers_hear_of_a_prompt_once_and_of_what_is_new():
     here.note((), "a", 0.3)
     assert here.report(NEWS_SECONDS + 0.1) == {}  # nothing of it was new
     for number in range(MOST_NEWS + 5):
-        here.note(blocks_of(b"%4096d" % number, "s"), "a", 1.0)
+        here.note(blocks_of((b"%d" % number).rjust(4 * BLOCK_BYTES), "s"), "a", 1.0)
     assert len(here.report(1.0)) == MOST_NEWS
     assert all(name.startswith(PREFIX) for name in here.report(1.0))

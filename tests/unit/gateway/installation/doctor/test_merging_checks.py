@@ -19,6 +19,7 @@ USE = AdapterHours(
     24 * 36_000_00,
     24 * 36_000_00,
     24 * NANO * 14 // 10,
+    calibration=1,
 )
 
 
@@ -35,3 +36,4 @@ def test_an_adapter_that_keeps_more_than_an_engine_busy_is_worth_a_merged_one():
     assert "save 0.40: at batch 128" in message
     assert not diagnoses(replace(USE, nano_gpu_hours=24 * NANO // 2)), "half an engine"
     assert not diagnoses(USE, serves="acme/support@v3"), "it has one"
+    assert not diagnoses(replace(USE, calibration=0)), "ten such requests a second need less"
