@@ -5,11 +5,16 @@ from __future__ import annotations
 from typing import Annotated, cast
 
 from fastapi import Depends, Query, Request
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.params import Cookie, Header, Path
+from fastapi.routing import APIRoute
 
 from gateway.dataplane.asgi import SESSION_KEY, AsgiRequest
 from gateway.dataplane.exchange import Exchange
+from gateway.errors import FlorinError
 from gateway.operations.authorization import Authority, actor_of, check_own_engine, check_role
 from gateway.operations.state import State
+from gateway.operations.unknown_fields import unknown_field
 from gateway.tenants.authentication import authenticate
 from gateway.tenants.directory import CONSOLE_ROLES, KEY_ROLES, TENANT_ROLES, Key, Role
 
@@ -22,6 +27,27 @@ StateDep = Annotated[State, Depends(get_state)]
 
 
 def _require(request: Request, state: State, *roles: Role) -> Key:
+    key = _holder(request, state, *roles)
+    check_query(request)
+    return key
+
+
+def check_query(request: Request) -> None:
+    """A misspelled filter that is ignored would show more than what was asked for: everybody's costs."""
+    known = _query_parameters(request.scope["route"])
+    for name in request.query_params:
+        if name not in known:
+            schema = {"properties": {key: {} for key in known}}
+            what = unknown_field(schema, (name,)).sentence("parameter")
+            raise FlorinError("invalid_value", f"{name}: {what}", param=name)
+
+
+def _query_parameters(route: APIRoute) -> tuple[str, ...]:
+    parameters = get_flat_params(route.dependant)
+    return tuple(p.alias for p in parameters if not isinstance(p.field_info, Path | Header | Cookie))
+
+
+def _holder(request: Request, state: State, *roles: Role) -> Key:
     transport = AsgiRequest(request.scope, request.receive, _no_send)
     exchange = Exchange(transport, session_key=request.scope.get(SESSION_KEY))
     return check_role(authenticate(exchange, state.directory, state.follower), *roles)
@@ -46,7 +72,8 @@ def require_enrolment(request: Request, state: StateDep) -> Key:
 
 
 def require_metrics(request: Request, state: StateDep) -> Key:
-    return _require(request, state, Role.METRICS, Role.OPERATOR)
+    """Whoever scrapes may send parameters of their own."""
+    return _holder(request, state, Role.METRICS, Role.OPERATOR)
 
 
 def require_staff(request: Request, state: StateDep) -> Key:

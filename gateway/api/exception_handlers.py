@@ -68,7 +68,7 @@ async def _validation(request: Request, error: Exception) -> Response:
     body = getattr(request.scope.get("route"), "body_field", None)
     if first["type"] == "extra_forbidden" and body is not None:
         unknown = unknown_field(TypeAdapter(body.field_info.annotation).json_schema(), first["loc"][1:])
-        what = f"{unknown}{'' if unknown.meant else '.'} Fields here: {', '.join(unknown.allowed)}"
+        what = unknown.sentence("field").rstrip(".")
     return _render(FlorinError("invalid_value", f"{where or 'The body'}: {what}.", param=where))
 
 

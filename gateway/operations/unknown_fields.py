@@ -30,6 +30,11 @@ class UnknownField:
     def __str__(self) -> str:
         return f"unknown field; did you mean {self.meant}?" if self.meant else "unknown field"
 
+    def sentence(self, kind: str) -> str:
+        """With all that there are: a `field` or a `parameter`."""
+        question = f"; did you mean {self.meant}?" if self.meant else "."
+        return f"unknown {kind}{question} {kind.capitalize()}s here: {', '.join(self.allowed) or 'none'}."
+
 
 def unknown_field(root: Schema, location: Location) -> UnknownField:
     """`location` ends with the field that the schema does not have."""

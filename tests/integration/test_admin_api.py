@@ -157,6 +157,8 @@ async def test_key_lifecycle(gateway, admin):
 async def test_a_key_needs_a_tenant_that_exists(admin):
     none = await admin.post("keys", json={})
     assert (none.status_code, error(none)["param"]) == (400, "tenant")
+    misspelled = await admin.get("keys", params={"tennant": "acme"})
+    assert (misspelled.status_code, error(misspelled)["param"]) == (400, "tennant")
     unknown = await admin.post("keys", json={"tenant": "acme"})
     assert unknown.status_code == 404
     assert (await admin.post("keys", json={"role": "finance"})).status_code == 201

@@ -6,14 +6,19 @@ from typing import Annotated, Any
 
 import httpx2
 import pytest
-from fastapi import FastAPI, Query
+from fastapi import FastAPI, Query, Request
 from pydantic import BaseModel
 
+from gateway.api.dependencies import check_query
 from gateway.api.exception_handlers import install
 
 
 class Thing(BaseModel):
     name: str
+
+
+class Filter(BaseModel):
+    tenant: str | None = None
 
 
 @pytest.fixture
@@ -22,7 +27,13 @@ async def http():
     install(app)
 
     @app.get("/things/{number}")
-    async def show(number: int, limit: Annotated[int, Query(ge=1)] = 1) -> int:
+    async def show(
+        request: Request,
+        number: int,
+        chosen: Annotated[Filter, Query()],
+        limit: Annotated[int, Query(ge=1)] = 1,
+    ) -> int:
+        check_query(request)
         return number + limit
 
     @app.delete("/things/{number}")
@@ -40,6 +51,8 @@ async def http():
 JSON = {"content-type": "application/json"}
 REFUSALS: list[tuple[str, str, dict[str, Any], tuple[int, str, str | None]]] = [
     ("GET", "/things/1?limit=0", {}, (400, "invalid_value", "limit")),
+    ("GET", "/things/1?tenant=acme&limit=2&tennant=acme", {}, (400, "invalid_value", "tennant")),
+    ("GET", "/things/1?number=1", {}, (400, "invalid_value", "number")),
     ("GET", "/things/x", {}, (400, "invalid_value", "number")),
     ("POST", "/things", {"json": {"name": 1}}, (400, "invalid_value", "name")),
     ("POST", "/things", {"json": []}, (400, "invalid_json", None)),
