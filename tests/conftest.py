@@ -17,6 +17,7 @@ from typing import Any
 
 import httpx2
 import pytest
+import redis.asyncio
 import redis.utils
 from httpx2._config import DEFAULT_TIMEOUT_CONFIG
 
@@ -26,7 +27,7 @@ from gateway.metering.ledger.ledger import Ledger
 from loadtests.postgres import Postgres
 from tests.support import forms, search, statements
 from tests.support.empty_ledgers import EmptyLedgers, Fill, put_sqlite
-from tests.support.forking import executed, florin_is_forked  # noqa: F401  # fixtures
+from tests.support.forking import executed, florin_is_forked, forking  # noqa: F401  # two are fixtures
 from tests.support.missing import missing
 from tests.support.promtool import NoPromtoolError
 from tests.support.promtool import promtool as find_promtool
@@ -39,10 +40,26 @@ statements.compile_once()
 # for ten.
 for _part in ("connect", "read", "write", "pool"):
     setattr(DEFAULT_TIMEOUT_CONFIG, _part, PATIENCE_S)
+for _class in (redis.Redis, redis.connection.AbstractConnection):
+    _init = inspect.unwrap(_class.__init__)
+    _names = _init.__code__.co_varnames[: _init.__code__.co_argcount][-len(_init.__defaults__) :]
+    _defaults = dict(zip(_names, _init.__defaults__, strict=True)) | {"socket_timeout": PATIENCE_S}
+    _init.__defaults__ = tuple(_defaults.values())
+for _class in (redis.asyncio.Redis, redis.asyncio.connection.AbstractConnection):
+    inspect.unwrap(_class.__init__).__kwdefaults__["socket_timeout"] = PATIENCE_S
 
 
 SLOWEST_FIRST = ("browser", "integration", "field", "contract", "property")
 """Folders of tests. Those of all others take milliseconds each."""
+LIBRARIES = ("anthropic", "hypothesis", "openai", "playwright.async_api", "schemathesis")
+"""What tests take long to import, besides Florin."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("dist", "no") != "no":  # it will start workers
+        forked_workers = ExitStack()
+        forked_workers.enter_context(forking(LIBRARIES))
+        config.add_cleanup(forked_workers.close)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

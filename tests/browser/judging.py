@@ -74,11 +74,11 @@ _AT = (
 """
 )
 _LOOK_UNFOCUSED = (
-    "number => {"
+    "numbers => {"
     + _LOOK
     + """
-  const element = document.querySelector(`[data-tested="${number}"]`);
-  return element ? look(element) : null;
+  const elements = numbers.map(number => document.querySelector(`[data-tested="${number}"]`));
+  return elements.map(element => element ? look(element) : null);
 }
 """
 )
@@ -142,8 +142,9 @@ async def operable_by_keyboard(page: Page) -> list[str]:
     else:
         wrong.append("keyboard: Tab never leaves the page")
     await page.evaluate("() => document.activeElement?.blur()")
-    for number, focused in reached.items():
-        if await page.evaluate(_LOOK_UNFOCUSED, number) == focused:
+    unfocused = await page.evaluate(_LOOK_UNFOCUSED, list(reached))
+    for (number, focused), look in zip(reached.items(), unfocused, strict=True):
+        if look == focused:
             wrong.append(f"keyboard: focus is not visible on {names[number]}")
     missed = [name for number, name in enumerate(names) if number not in reached]
     return [*wrong, *(f"keyboard: Tab does not reach {name}" for name in missed)]

@@ -18,6 +18,7 @@ from gateway.config import Settings
 from gateway.tenants.directory import TENANT_ROLES, Role
 from tests.integration.uploading import Wire
 from tests.support.harness import OPERATOR_KEY, Gateway, running_gateway
+from tests.support.routes import described
 
 PUBLIC = {"/admin/v1/sign-in", "/finance/v1/credits/top-ups"}
 """For who has no key yet, and for what is signed instead."""
@@ -34,7 +35,7 @@ def allowed(method: str, path: str) -> frozenset[Role]:
 
 
 def routes(gateway: Gateway) -> Iterator[tuple[str, str]]:
-    for path, operations in gateway.app.api.openapi()["paths"].items():
+    for path, operations in described()["paths"].items():
         for method, operation in operations.items():
             if TAG not in operation.get("tags", ()):  # of the data plane, which has a gate of its own
                 yield method.upper(), path

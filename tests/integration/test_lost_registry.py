@@ -6,7 +6,7 @@ import asyncio
 import shutil
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +60,10 @@ class Traffic:
         finally:
             self._stop.set()
             self._thread.join()
-            self._client.close()
+            self.close()
+
+    def close(self) -> None:
+        self._client.close()
 
 
 def ask(gateway: Served, method: str, path: str, *, key: str = KEY, body: object = None) -> httpx2.Response:
@@ -112,7 +115,8 @@ async def customer(tmp_path: Path, valkey: EmbeddedValkey, engine: MockProcess) 
         await gateway.add_engine("a1", engine.url)
         key = await gateway.add_tenant("acme")
         await gateway.add_adapter("acme/support", fake_adapter(tmp_path / "acme"))
-        assert await asyncio.to_thread(Traffic(gateway.url, key).ask) == "acme/support@v1"
+        with closing(Traffic(gateway.url, key)) as traffic:
+            assert await asyncio.to_thread(traffic.ask) == "acme/support@v1"
         return key
 
 
@@ -216,7 +220,8 @@ async def test_a_gateway_starts_without_redis_and_sees_that_it_came_back_empty(
 
     async with running_gateway(state, valkey.url, "florin") as again, again.http() as http:
         assert [c.code for c in again.state.conditions.now()] == ["registry_regressed"]
-        assert await asyncio.to_thread(Traffic(again.url, key).ask) == "acme/support@v1"
+        with closing(Traffic(again.url, key)) as traffic:
+            assert await asyncio.to_thread(traffic.ask) == "acme/support@v1"
         shown = (await http.get("/admin/v1/registry")).json()
         assert (shown["known"]["tenant"], shown["left"]["tenant"]) == (2, 0)
         answer = await http.post("/admin/v1/registry/accept", json={"found": shown["found"]})

@@ -4,7 +4,7 @@ Python starts a second or more of imports sooner than `exec` would let it. What 
 it had been executed: it is a child of the test's process (CLONE_PARENT), with the arguments, environment, folder,
 file descriptors and session asked for, and none of the server's. `/proc` alone shows the server's command line.
 
-`florin serve` gets a server of its own, for the processes that it spawns.
+`florin serve` and a worker of xdist get a server of their own, for the processes that they start.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ import threading
 import time
 import traceback
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -42,6 +43,8 @@ FD_LIMIT: Final = 200
 ANSWER: Final = struct.Struct("i")
 """The pid, or a negative errno."""
 ENTRY: Final = "gateway.cli"
+XDIST_WORKER: Final = ("-c", "import sys;exec(eval(sys.stdin.readline()))")
+"""How execnet starts one."""
 
 
 @dataclass(frozen=True)
@@ -57,12 +60,12 @@ class Job:
     """The numbers under which the process has the descriptors that come with the request."""
 
 
-def main(fd: int) -> None:
+def main(fd: int, libraries: Sequence[str]) -> None:
     # It may be multiprocessing that asks first, which blocks SIGINT and SIGTERM while it starts its tracker: what is
     # forked would never hear them, nor would Valkey hear that its gateway was killed.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests and for what they started
-    for name in _preloaded():
+    for name in (*_preloaded(), *libraries):
         importlib.import_module(name)
     _build_routes()
     gc.collect()
@@ -150,6 +153,8 @@ def _become(job: Job, fds: list[int]) -> None:
     option, program, *arguments = job.words
     sys.argv = ["-c" if option == "-c" else program, *arguments]
     if sys.argv == [ENTRY, "serve"]:
+        _serve_what_workers_spawn()
+    elif job.words == XDIST_WORKER:
         _serve_what_it_spawns()
 
 
@@ -198,10 +203,23 @@ def _streams() -> tuple[io.TextIOWrapper, io.TextIOWrapper, io.TextIOWrapper]:
     )
 
 
-def _serve_what_it_spawns() -> None:
-    """Fork a server that is a child of this process, and have what this process spawns forked there. The same
-    for each worker that this process will fork."""
+def _serve_what_workers_spawn() -> None:
+    """The same for this process and for each worker that it will fork."""
     from gateway.serving import workers
+
+    _serve_what_it_spawns()
+    run_child = workers.WorkerGroup._run_child
+
+    def with_server(group: workers.WorkerGroup, name: str, *rest: Any) -> None:
+        if name == workers.WORKER:
+            _serve_what_it_spawns()
+        run_child(group, name, *rest)
+
+    workers.WorkerGroup._run_child = with_server  # type: ignore[method-assign, assignment]
+
+
+def _serve_what_it_spawns() -> None:
+    """Fork a server that is a child of this process, and have what this process spawns forked there."""
     from tests.support.forking import Forking  # imports this module
 
     parent = os.getpid()
@@ -209,14 +227,6 @@ def _serve_what_it_spawns() -> None:
     if os.fork():
         theirs.close()
         Forking(lambda: ours).install()
-        run_child = workers.WorkerGroup._run_child
-
-        def with_server(group: workers.WorkerGroup, name: str, *rest: Any) -> None:
-            if name == workers.WORKER:
-                _serve_what_it_spawns()
-            run_child(group, name, *rest)
-
-        workers.WorkerGroup._run_child = with_server  # type: ignore[method-assign, assignment]
         return
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:

@@ -1,6 +1,8 @@
 """Florin's processes and mock engines that tests start are forked from a server that has imported them once
 (fork_server.py): a start costs a hundredth of a second of a processor instead of a fifth, or two for a gateway.
 
+xdist's workers are forked from one, too: else each would import Florin, and its server once more.
+
 It takes the place of the one function through which `subprocess`, `asyncio` and `multiprocessing` execute
 programs. All that they offer works as ever, since what is forked is a child of this process. Whatever the server
 does not know how to start is executed; `executed` has everything executed, for tests of the start itself.
@@ -22,7 +24,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.fork_server import ANSWER, ENTRY, SUPPORTED, Job, pair
+from tests.support.fork_server import ANSWER, ENTRY, SUPPORTED, XDIST_WORKER, Job, pair
 
 ROOT = Path(__file__).parents[2]
 _MODULES = {ENTRY, "loadtests.mock_engine", "loadtests.mock_engine.vllm"}
@@ -100,6 +102,8 @@ def _words(command: list[str]) -> tuple[str, ...] | None:
             return tuple(words)
         case ["-c", program, *_] if program.startswith((*_SPAWNED, FORKED)):
             return tuple(words)
+        case ["-u", *program] if tuple(program) == XDIST_WORKER:
+            return XDIST_WORKER
     return None
 
 
@@ -114,10 +118,10 @@ def _umask() -> int:
     return int(status.partition("Umask:")[2].split()[0], 8)
 
 
-def _start(stack: contextlib.ExitStack) -> socket.socket:
+def _start(stack: contextlib.ExitStack, libraries: Sequence[str] = ()) -> socket.socket:
     """A connection to a server that runs until the end of the stack."""
     ours, theirs = pair()
-    program = f"from tests.support.fork_server import main; main({theirs.fileno()})"
+    program = f"from tests.support.fork_server import main; main({theirs.fileno()}, {libraries!r})"
     environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # it would start threads, which no fork could copy
     with theirs:
         server = subprocess.Popen(
@@ -127,16 +131,25 @@ def _start(stack: contextlib.ExitStack) -> socket.socket:
     return stack.enter_context(ours)
 
 
-@pytest.fixture(scope="session", autouse=True)
-def florin_is_forked() -> Iterator[None]:
-    """The server starts with the first test that needs it."""
+@contextlib.contextmanager
+def forking(libraries: Sequence[str] = ()) -> Iterator[None]:
+    """Have a server fork what this process starts, which has imported these besides. It starts when it is needed."""
     if not SUPPORTED:
         yield
         return
     with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
         patch.setattr(subprocess, "_fork_exec", _fork_exec)  # so that they are put back
         patch.setattr(_posixsubprocess, "fork_exec", _fork_exec)
-        Forking(lambda: _start(stack)).install()
+        Forking(lambda: _start(stack, libraries)).install()
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def florin_is_forked() -> Iterator[None]:
+    if _posixsubprocess.fork_exec is not _fork_exec:  # a worker that was forked itself
+        yield
+        return
+    with forking():
         yield
 
 

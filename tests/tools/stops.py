@@ -43,13 +43,21 @@ def stop(pid: int, after: float) -> None:
     if select([sys.stdin], [], [], after)[0]:
         return
     family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    family = [process for process in family if process.pid != os.getpid()]
+    family = [process for process in family if process.pid != os.getpid() and not _is_stopped(process)]
     for number in (signal.SIGSTOP, signal.SIGCONT):
         for process in family:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
         if number is signal.SIGSTOP:
             sleep(STOP_SECONDS)
+
+
+def _is_stopped(process: psutil.Process) -> bool:
+    """By its test, which it would be continued against; or it has ended."""
+    try:
+        return bool(process.status() == psutil.STATUS_STOPPED)
+    except psutil.NoSuchProcess:
+        return True
 
 
 if __name__ == "__main__":

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections import Counter
 
 from gateway.api.data_plane_openapi import TAG, operations
-from gateway.app import Florin
 from gateway.batches.routes import batches, files
-from gateway.config import Settings
 from gateway.dialects.endpoints import ENDPOINTS
+from tests.support.routes import described
 
 
 def test_every_endpoint_is_in_the_document_once() -> None:
-    document = Florin(Settings.model_construct(api_docs=True)).api.openapi()
+    document = described()
     for path, endpoint in ENDPOINTS.items():
         operation = document["paths"][path]["post"]
         schema = operation["requestBody"]["content"]["application/json"]["schema"]

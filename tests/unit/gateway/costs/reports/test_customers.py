@@ -13,7 +13,7 @@ from sqlalchemy import select
 
 from gateway.metering.ledger.schema import rollups
 from gateway.tenants.directory import Role
-from tests.support.finance_routes import whole_app
+from tests.support.routes import described
 from tests.unit.gateway.costs.rolled import row as line
 from tests.unit.gateway.costs.rolled import write
 from tests.unit.gateway.costs.selling.sold import ENGINE, NOW, RATE, fill_to_the_end
@@ -42,7 +42,7 @@ def reading_routes():
     """Paths, with the names of their parameters."""
     return [
         (route, {parameter["name"] for parameter in operations["get"].get("parameters", ())})
-        for route, operations in whole_app().openapi()["paths"].items()
+        for route, operations in described()["paths"].items()
         if route.startswith("/finance/") and "get" in operations
     ]
 
