@@ -20,6 +20,7 @@ Rounds = Mapping[str, Sequence[Mapping[str, float]]]
 
 def figures(run: Run, loads: int, evictions: float, undone: float) -> dict[str, float]:
     """`undone`: how many loads and evictions, some of them from before, were undone within a minute."""
+    changes = loads + evictions
     per_thousand = 1000 / max(1, run.engines.total())
     return {
         "answers_per_second": round(run.engines.total() / run.seconds, 2),
@@ -29,7 +30,7 @@ def figures(run: Run, loads: int, evictions: float, undone: float) -> dict[str, 
         "loads": loads,
         "loads_per_thousand": round(loads * per_thousand, 1),
         "evictions_per_thousand": round(evictions * per_thousand, 1),
-        "undone_per_thousand": round(undone * per_thousand, 1),
+        "undone": round(min(1.0, undone / changes), 3) if changes else 0.0,
         "errors": len(run.errors),
     }
 
@@ -61,7 +62,7 @@ def show(console: Console, workload: str, medians: Mapping[str, Any]) -> None:
     table.add_column("policy", no_wrap=True)
     headings = (
         "answers /s", "TTFT p50 ms", "p99 ms", "busier engine", "loads /1000", "evictions /1000",
-        "undone /1000", "throughput", "p50", "p99",
+        "undone", "throughput", "p50", "p99",
     )  # fmt: skip
     for heading in headings:
         table.add_column(heading, justify="right")
@@ -75,7 +76,7 @@ def show(console: Console, workload: str, medians: Mapping[str, Any]) -> None:
             f"{figures['busier_engine']:.0%}",
             f"{figures['loads_per_thousand']:.0f}",
             f"{figures['evictions_per_thousand']:.0f}",
-            f"{figures['undone_per_thousand']:.0f}",
+            f"{figures['undone']:.0%}",
             *(
                 "" if name == MINE else f"{r['median']:.2f} ({r['least']:.2f} to {r['most']:.2f})"
                 for r in ratios

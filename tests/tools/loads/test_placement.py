@@ -43,7 +43,7 @@ def test_ratios_are_those_of_each_round():
     assert found["cost"]["busier_engine"] == 0.75
     assert found["cost"]["loads_per_thousand"] == 500
     assert found["cost"]["evictions_per_thousand"] == 250
-    assert found["cost"]["undone_per_thousand"] == 250
+    assert found["cost"]["undone"] == 0.333
     assert found["cost"]["throughput_ratio"] == {"median": 1, "least": 1, "most": 1}
     assert found["random"]["throughput_ratio"] == {"median": 1.5, "least": 1, "most": 2}
     assert found["random"]["ttft_p99_ratio"] == {"median": 1.25, "least": 0.5, "most": 2}
