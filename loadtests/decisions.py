@@ -2,7 +2,7 @@
 
 Processor time to choose an engine and to note that the request was sent, answered and ended there, in
 microseconds: the best of five rounds. One engine holds the adapter and has four requests in flight; the
-others are idle. A cold adapter is held nowhere, so every engine is compared.
+others are idle. A cold adapter is held nowhere.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from typing import Protocol, TypeVar
 import orjson
 
 from adapters.errors import AdaptersError, EngineError, StoreUnavailableError
-from adapters.model import Adapter, Engine, Version, release_of
+from adapters.model import DEDICATED, Adapter, Engine, SlotState, Version, release_of
 from adapters.placement.engine_client import EngineClient
 from adapters.placement.loader import Loader
 from adapters.placement.planned_fleet import FleetSnapshot, Move, PlacedVersion, PlannedEngine, PlannedVersion
@@ -36,7 +36,7 @@ LOAD_SECONDS = 30.0
 AMPLE = 1_000_000
 """Times its slots that an engine is taken to have where only wishes count."""
 PORTION = 50
-"""Engines that are dealt with at once: more would stall the event loop."""
+"""Engines, or versions, that are dealt with at once: more would stall the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,16 +154,26 @@ class Rebalancer:
 
     async def _snapshot(self, base: str, candidates: set[str], uses: Uses | None) -> FleetSnapshot:
         """`candidates`: versions to plan for although they may be nowhere."""
+        fleet = list(self.catalog.fleet(base))
+        every = uses is not None or any(engine.on_trial for engine in fleet)
         engines: list[PlannedEngine] = []
-        for some in _portions(list(self.catalog.fleet(base))):
-            engines += (self._engine(engine, uses) for engine in some)
+        for some in _portions(fleet):
+            engines += (self._engine(engine, uses, candidates, every=every) for engine in some)
             await asyncio.sleep(0)
-        placed = {name for engine in engines for name in engine.held}
-        versions = (self._version(name, base) for name in sorted(placed | candidates))
-        return FleetSnapshot(tuple(engines), tuple(v for v in versions if v is not None))
+        names = sorted({name for engine in engines for name in engine.held} | candidates)
+        versions: list[PlannedVersion] = []
+        for batch in _portions(names):
+            versions += filter(None, (self._version(name, base) for name in batch))
+            await asyncio.sleep(0)
+        return FleetSnapshot(tuple(engines), tuple(versions))
 
-    def _engine(self, engine: Engine, uses: Uses | None) -> PlannedEngine:
+    def _engine(
+        self, engine: Engine, uses: Uses | None, candidates: set[str], *, every: bool
+    ) -> PlannedEngine:
+        """Unless `every`, with only those versions placed there for which there can be a move: in a large
+        fleet, operators have asked for nothing about most."""
         ages, leases = (uses or {}).get(engine.name, ({}, {}))
+        every = every or DEDICATED in engine.all_labels
         status, name = self.status(engine), engine.name
         placed_versions = {
             version: PlacedVersion(
@@ -172,6 +182,7 @@ class Rebalancer:
                 idle=ages[version] / 1000 if version in ages else math.inf,
             )
             for version, state in self.residency.placed(name).items()
+            if every or version in candidates or state is SlotState.LOADING or self._bound(version)
         }
         return PlannedEngine(
             name,
@@ -190,6 +201,13 @@ class Rebalancer:
             held=placed_versions,
             release=engine.release,
         )
+
+    def _bound(self, name: str) -> bool:
+        """Whether operators limit on which engines, or on how many, the version may be."""
+        adapter = self.catalog.by_engine_name.ids.get(name, "").partition("@")[0]
+        document = self.catalog.adapters.get(adapter)
+        limited = document is not None and document.max_replicas is not None
+        return limited or bool(self.loader.requires(adapter.partition("/")[0]))
 
     def _version(self, name: str, base: str) -> PlannedVersion | None:
         """None: callers cannot reach it, or it belongs to another fleet."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from adapters.model import Adapter, Version, release_of
 from adapters.reconcile.diagnosis import Diagnosis, FleetObservation, Status, due, evidence, sentence
@@ -66,9 +67,10 @@ def _files(view: FleetObservation) -> Iterator[Diagnosis]:
 
 def _adapters(catalog: Catalog, *, starts: bool) -> Iterator[Diagnosis]:
     """Live versions and canaries that no engine can hold. `starts`: see `FleetObservation`."""
+    fleet_of = cache(catalog.fleet)
     for _, adapter in sorted(catalog.adapters.items()):
         for version in _called(adapter, catalog):
-            fleet = catalog.fleet(version.base_model)
+            fleet = fleet_of(version.base_model)
             if any(engine.fits(version) for engine in fleet) or (starts and not fleet):
                 continue
             fleet = [engine for engine in fleet if not engine.serves]  # those load nothing

@@ -128,7 +128,7 @@ def _measure(adapters: int, options: argparse.Namespace, bar: Progress, task: Ta
                 step(f"requests, round {number + 1}")
                 figures.calm.append(requests(gateway, registry, options.rate, options.seconds))
                 for prefix, results in (("elsewhere", figures.elsewhere), ("florin", figures.following)):
-                    with _churn(gateway, registry, options.changes, prefix) as reached:
+                    with churn.changing(gateway.store_url, registry, options.changes, prefix) as reached:
                         results.append(requests(gateway, registry, options.rate, options.seconds))
                 figures.changes += reached
     return figures
@@ -166,25 +166,6 @@ def _process(module: str, given: bytes, *, argument: bool = False) -> dict[str, 
         done = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True)
     result: dict[str, Any] = orjson.loads(done.stdout)
     return result
-
-
-@contextmanager
-def _churn(gateway: ScaledGateway, registry: Registry, rate: float, prefix: str) -> Iterator[list[float]]:
-    """Changes the registry meanwhile; the list has the rate that was reached afterwards."""
-    job = churn.Job(gateway.store_url, rate, registry, prefix)
-    reached: list[float] = []
-    command = [sys.executable, "-m", "loadtests.scale.churn"]
-    with cpu.on_core(BENCH_CORE):
-        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    assert process.stdin
-    process.stdin.write(TypeAdapter(churn.Job).dump_json(job) + b"\n")
-    process.stdin.flush()
-    try:
-        time.sleep(1)
-        yield reached
-    finally:
-        output, _ = process.communicate()
-        reached.append(float(output or 0))
 
 
 def _bar() -> Progress:

@@ -6,14 +6,19 @@ On stdin: a Job as JSON, and its end as the signal to stop. On stdout: the numbe
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import uvloop
 from pydantic import TypeAdapter
 
 from adapters.store.redis import RedisStore
+from loadtests.overhead import cpu
+from loadtests.scale.gateway import BENCH_CORE
 from loadtests.scale.registry import Registry, changes
 
 PACE = 0.005
@@ -28,6 +33,25 @@ class Job:
     registry: Registry
     prefix: str = "florin"
     """Another one for changes that no gateway follows."""
+
+
+@contextmanager
+def changing(url: str, registry: Registry, rate: float, prefix: str = "florin") -> Iterator[list[float]]:
+    """Changes the registry meanwhile; the list has the rate that was reached afterwards."""
+    job = Job(url, rate, registry, prefix)
+    reached: list[float] = []
+    command = [sys.executable, "-m", "loadtests.scale.churn"]
+    with cpu.on_core(BENCH_CORE):
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert process.stdin
+    process.stdin.write(TypeAdapter(Job).dump_json(job) + b"\n")
+    process.stdin.flush()
+    try:
+        time.sleep(1)
+        yield reached
+    finally:
+        output, _ = process.communicate()
+        reached.append(float(output or 0))
 
 
 async def run(job: Job) -> float:

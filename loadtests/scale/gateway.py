@@ -18,14 +18,17 @@ from loadtests.overhead.contestants import GATEWAY_CORE, ROOT, free_port
 from loadtests.scale.steady import request
 
 BENCH_CORE = 1
-PATIENCE = 60.0
+PATIENCE = 600.0
 
 
 class ScaledGateway:
     """`with ScaledGateway(state, customer) as gateway:`. `customer`: adapter and key of the first request.
 
-    It starts on all cores. Then its processes share one, but for Valkey: writers pay for it, not followers.
+    It starts on all cores. Then its processes share one unless they are not `pinned`, but for Valkey: writers
+    pay for it, not followers.
     """
+
+    pinned = True
 
     def __init__(
         self,
@@ -52,6 +55,7 @@ class ScaledGateway:
         }
         inherited = {name: value for name, value in os.environ.items() if not name.startswith("FLORIN_")}
         log = self._state.parent / "florin.log"
+        log.parent.mkdir(exist_ok=True)
         with log.open("ab") as output:
             begun = time.perf_counter()
             self._process = subprocess.Popen(
@@ -67,8 +71,9 @@ class ScaledGateway:
                 raise RuntimeError(f"The gateway did not start:\n{log.read_text()[-3000:]}")
             time.sleep(0.002)
         self.seconds = time.perf_counter() - begun
-        cpu.move(self.pids, GATEWAY_CORE)
-        cpu.move(set(cpu.tree(self.pid)) - set(self.pids), BENCH_CORE)
+        if self.pinned:
+            cpu.move(self.pids, GATEWAY_CORE)
+            cpu.move(set(cpu.tree(self.pid)) - set(self.pids), BENCH_CORE)
         return self
 
     def __exit__(self, *_: object) -> None:

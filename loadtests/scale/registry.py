@@ -33,16 +33,20 @@ class Registry:
     customers: list[tuple[str, str]] = field(default_factory=list)
 
 
-async def fill(store: RegistryStore, adapters: int, tenants: int, engine_url: str) -> Registry:
-    """Write a registry with one engine of SLOTS slots."""
+async def fill(
+    store: RegistryStore, adapters: int, tenants: int, engine_url: str, customers: int = SLOTS
+) -> Registry:
+    """Write a registry with one engine of SLOTS slots. `customers`: how many adapters will be called."""
     registry = Registry()
-    documents = _documents(registry, adapters, tenants, engine_url)
+    documents = _documents(registry, adapters, tenants, engine_url, customers)
     while batch := list(islice(documents, COMMIT)):
         await store.commit(batch)
     return registry
 
 
-def _documents(registry: Registry, adapters: int, tenants: int, engine_url: str) -> Iterator[Change]:
+def _documents(
+    registry: Registry, adapters: int, tenants: int, engine_url: str, customers: int
+) -> Iterator[Change]:
     now = time.time_ns() // 1000
     yield Change("base", BASE, dump(BaseModel(BASE)))
     engine = Engine(ENGINE, engine_url, BASE, "mock", slots=SLOTS, max_rank=64, registered=now)
@@ -62,7 +66,7 @@ def _documents(registry: Registry, adapters: int, tenants: int, engine_url: str)
         adapter = Adapter(version.adapter, live=1, latest=1)
         registry.versions.append(version)
         registry.adapters.append(adapter)
-        if number < SLOTS:
+        if number < customers:
             registry.customers.append((f"assistant-{number}", texts[tenant]))
         else:  # the gateway takes the fingerprints of those that it loads
             yield Change("fingerprint", version.engine_name, dump(_fingerprint(now)))
@@ -102,7 +106,8 @@ def changes(registry: Registry) -> Iterator[list[Change]]:
     requests use keep their versions."""
     now = time.time_ns() // 1000
     for number in count():
-        index = SLOTS + number % (len(registry.adapters) - SLOTS)
+        called = len(registry.customers)
+        index = called + number % (len(registry.adapters) - called)
         adapter, version = registry.adapters[index], registry.versions[index]
         match number % 5:
             case 0:  # a new version, and live
@@ -116,11 +121,10 @@ def changes(registry: Registry) -> Iterator[list[Change]]:
                 adapter = replace(adapter, pinned=not adapter.pinned)
                 yield [Change("adapter", adapter.name, dump(adapter))]
             case 2:  # a key, revoked or valid again
-                place = number % len(registry.keys)
+                place = number * KEYS_PER_TENANT % len(registry.keys)  # customers use their tenants' last
                 key = registry.keys[place]
                 registry.keys[place] = key = replace(key, revoked=None if key.revoked else now)
-                if key.tenant not in registry.tenants[:SLOTS]:
-                    yield [Change("key", key.id, directory.dump(key))]
+                yield [Change("key", key.id, directory.dump(key))]
             case 3:  # a tenant
                 name = registry.tenants[number % len(registry.tenants)]
                 tenant = Tenant(name, base_access=number % 2 == 0, created=now)

@@ -7,11 +7,13 @@ Latencies count from when a request was due, so that a stall of the gateway show
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
+from itertools import accumulate
 from typing import Any, cast
 
 import httptools
@@ -32,6 +34,8 @@ class Job:
     pids: list[int]
     """Processes whose CPU time is measured."""
     connections: int = 32
+    weights: list[float] | None = None
+    """How often each customer asks; None: connections belong to one customer each."""
 
 
 @dataclass(slots=True)
@@ -52,33 +56,32 @@ class Result:
 class Client(asyncio.Protocol):
     """One connection, with one request at a time."""
 
-    def __init__(self, request: bytes, latencies: list[float], error: Callable[[str], None]) -> None:
-        self._request = request
+    def __init__(self, latencies: list[float], error: Callable[[str], None]) -> None:
         self._latencies = latencies
         self._error = error
         self._parser = httptools.HttpResponseParser(self)
-        self._due: list[float] = []
+        self._due: list[tuple[float, bytes]] = []
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
 
-    def ask(self, due: float) -> None:
-        self._due.append(due)
+    def ask(self, due: float, request: bytes) -> None:
+        self._due.append((due, request))
         if len(self._due) == 1:
-            self._transport.write(self._request)
+            self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
         self._parser.feed_data(data)
 
     def on_message_complete(self) -> None:
-        due, status = self._due.pop(0), self._parser.get_status_code()
+        (due, _), status = self._due.pop(0), self._parser.get_status_code()
         if status == 200:
             self._latencies.append(time.perf_counter() - due)
         else:
             self._error(str(status))
         self._parser = httptools.HttpResponseParser(self)
         if self._due:
-            self._transport.write(self._request)
+            self._transport.write(self._due[0][1])
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._due:
@@ -100,16 +103,23 @@ def request(port: int, adapter: str, key: str, **fields: Any) -> bytes:
 async def run(job: Job) -> Result:
     loop, result, latencies, errors = asyncio.get_running_loop(), Result(), list[float](), list[str]()
     clients: list[Client] = []
-    for number in range(job.connections):
-        sent = request(job.port, *job.customers[number % len(job.customers)])
-        clients.append(Client(sent, latencies, errors.append))
+    requests = [request(job.port, *customer) for customer in job.customers]
+    for _ in range(job.connections):
+        clients.append(Client(latencies, errors.append))
         await loop.create_connection(lambda: clients[-1], "127.0.0.1", job.port)
+    weights = None if job.weights is None else list(accumulate(job.weights))
     before, own = cpu.total(job.pids), time.process_time()
     begun = time.perf_counter()
     requested = 0
     while (now := time.perf_counter()) < begun + job.seconds:
         while (due := begun + requested / job.rate) <= now:
-            clients[requested % len(clients)].ask(due)
+            place = requested % len(clients)
+            (chosen,) = (
+                random.choices(requests, cum_weights=weights)
+                if weights
+                else [requests[place % len(requests)]]
+            )
+            clients[place].ask(due, chosen)
             requested += 1
         await asyncio.sleep(max(0.0, due - time.perf_counter()))
     result.seconds = time.perf_counter() - begun

@@ -17,7 +17,7 @@ class Ranking(Generic[Item]):
     right when it comes to the top, so an item need only say when its number falls. Mutable."""
 
     def __init__(self, items: Sequence[Item], number: Callable[[Item], float]) -> None:
-        self._items = items
+        self.items = items
         self._number = number
         self._entries = [number(item) for item in items]
         self._heap: list[tuple[float, int]] = []
@@ -25,7 +25,7 @@ class Ranking(Generic[Item]):
         self._build()
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     def _build(self) -> None:
         self._heap = [(entry, place) for place, entry in enumerate(self._entries) if entry != _OUT]
@@ -33,11 +33,11 @@ class Ranking(Generic[Item]):
 
     def fell(self, place: int) -> None:
         """The number of the item at this place of the sequence may have become lower."""
-        number = self._number(self._items[place])
+        number = self._number(self.items[place])
         if number < self._entries[place]:
             self._entries[place] = number
             heappush(self._heap, (number, place))
-            if len(self._heap) > 4 * len(self._items) + 16:
+            if len(self._heap) > 4 * len(self.items) + 16:
                 self._build()
 
     def take(self, below: float) -> tuple[int, Item] | None:
@@ -49,7 +49,7 @@ class Ranking(Generic[Item]):
             if entry != entries[place]:
                 heappop(heap)  # an older one
                 continue
-            item = self._items[place]
+            item = self.items[place]
             number = self._number(item)
             if number > entry:
                 entries[place] = number
@@ -60,8 +60,15 @@ class Ranking(Generic[Item]):
             return place, item
         return None
 
+    def any(self, below: float) -> bool:
+        """Whether an item's number is below this."""
+        lowest = self.take(below)
+        if lowest is not None:
+            self.put_back((lowest[0],))
+        return lowest is not None
+
     def put_back(self, places: Sequence[int]) -> None:
         """What was taken."""
         for place in places:
-            self._entries[place] = entry = self._number(self._items[place])
+            self._entries[place] = entry = self._number(self.items[place])
             heappush(self._heap, (entry, place))

@@ -11,12 +11,13 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from operator import attrgetter
+from operator import attrgetter, methodcaller
 
 from adapters.model import Release, SlotState, Version, has_labels
 from adapters.placement.mirror import Mirror
 from adapters.placement.residency import Held
 from adapters.placement.scheduling.costs import STALL, EngineCosts
+from adapters.placement.scheduling.homes import Homes
 from adapters.placement.scheduling.prefix_cache import PrefixCache, Seen
 from adapters.placement.scheduling.ranking import Ranking
 
@@ -124,11 +125,10 @@ class EngineView:
     """Computed: what one more distinct adapter costs here."""
     stall: float = 1.0
     """Computed: factor on loads for the requests that they stop."""
-    load_from: float = 0.0
-    """Computed: what a request waits at least if its version must be loaded here."""
     place: int = 0
-    """In its fleet's order, and so in these:"""
-    rankings: tuple[Ranking[EngineView], ...] = ()
+    """In its fleet's order."""
+    changes: set[int] = field(default_factory=set)
+    """Its fleet's: the places of views that have changed since the fleet last ranked them."""
 
     def __post_init__(self) -> None:
         self.refresh()
@@ -195,7 +195,8 @@ class EngineView:
         self.refresh()
 
     def changed(self, version: str, before: SlotState | None, after: SlotState | None) -> None:
-        """A placement here has changed, which tells the mirror what the engine did."""
+        """A placement here changes, which tells the mirror what the engine did."""
+        self.changes.add(self.place)
         mirror = self.mirror
         if mirror is None:
             return
@@ -224,7 +225,7 @@ class EngineView:
 
     def refresh(self) -> None:
         """Compute the terms that do not depend on the request."""
-        costs, base, load_from = self.costs, self.base, self.load_from
+        costs = self.costs
         load: float = self.in_flight + self.others_in_flight + self.waiting
         self.stall = 1 + STALL * load
         if self.share < 1:
@@ -237,10 +238,13 @@ class EngineView:
         self.opening = costs.distinct * (active + 1) / (slots or 1)
         if active >= slots:
             self.opening += costs.wait_for_slot
-        self.load_from = self.base + self.opening + costs.load_base * self.stall
-        if self.base < base or self.load_from < load_from:
-            for ranking in self.rankings:
-                ranking.fell(self.place)
+        self.changes.add(self.place)
+
+    def load_cost(self, rank: int) -> float:
+        """Milliseconds that a request waits if its version, of this rank, must be loaded here."""
+        loads = self.stall + self.held.loading  # one load after the other
+        cost = self.base + self.opening + self.costs.load(rank) * loads
+        return cost + self.costs.evict if len(self.held) >= self.cpu_slots else cost
 
     def state(self, version: str, now: float) -> SlotState | None:
         slot = self.held.get(version)
@@ -258,7 +262,9 @@ def _no_check(_view: EngineView) -> None:
     """The views are up to date."""
 
 
-_base, _load_from = attrgetter("base"), attrgetter("load_from")
+_MOST_RANKS = 8
+"""Ranks of adapters by whose loads a fleet keeps its engines in order."""
+_base = attrgetter("base")
 
 
 @dataclass(slots=True, eq=False)
@@ -273,27 +279,50 @@ class Fleet:
     trials: dict[str, float] = field(default_factory=dict)
     """Engines on trial, and the share of requests that each gets, in (0, 1)."""
     _by_base: Ranking[EngineView] | None = None
-    _by_load: Ranking[EngineView] | None = None
+    _by_load: dict[int, Ranking[EngineView]] = field(default_factory=dict)
+    _homes: Homes | None = None
+    _changes: set[int] = field(default_factory=set)
+
+    @property
+    def homes(self) -> Homes:
+        """Which engines versions prefer."""
+        if self._homes is None or len(self._homes) != len(self.engines):
+            self._homes = Homes(self.engines)
+        return self._homes
 
     def by_base(self) -> Ranking[EngineView]:
         """The engines by what a request waits for those already there."""
-        self._rank()
+        if self._by_base is None or len(self._by_base) != len(self.engines):
+            self._rank()
         assert self._by_base is not None
+        self._reorder()
         return self._by_base
 
-    def by_load(self) -> Ranking[EngineView]:
-        """The engines by what a request waits there at least for a load."""
-        self._rank()
-        assert self._by_load is not None
-        return self._by_load
+    def by_load(self, rank: int) -> Ranking[EngineView]:
+        """The engines by what a request waits there for a load of this rank."""
+        views = self.by_base().items
+        ranking = self._by_load.get(rank)
+        if ranking is None:
+            if len(self._by_load) >= _MOST_RANKS:
+                self._by_load.clear()
+            ranking = self._by_load[rank] = Ranking(views, methodcaller("load_cost", rank))
+        return ranking
 
     def _rank(self) -> None:
         """Once, unless engines have come or gone."""
-        if self._by_load is None or len(self._by_load) != len(self.engines):
-            views = [*self.engines.values()]
-            self._by_base, self._by_load = Ranking(views, _base), Ranking(views, _load_from)
-            for place, view in enumerate(views):
-                view.place, view.rankings = place, (self._by_base, self._by_load)
+        views = [*self.engines.values()]
+        self._by_base, self._by_load, self._changes = Ranking(views, _base), {}, set()
+        for place, view in enumerate(views):
+            view.place, view.changes = place, self._changes
+
+    def _reorder(self) -> None:
+        """Tell the rankings of changes only when they are asked: most requests need none."""
+        assert self._by_base is not None
+        if self._changes:
+            for ranking in (self._by_base, *self._by_load.values()):
+                for place in self._changes:
+                    ranking.fell(place)
+            self._changes.clear()
 
     def holding(self, version: str) -> list[EngineView]:
         """The engines on which the version is placed, in whatever state."""

@@ -58,11 +58,21 @@ class Heard:
 
 
 def together(reports: Iterable[Loads]) -> dict[str, Load]:
-    totals: dict[str, Load] = {}
-    for report in reports:
-        for engine, load in report.items():
-            totals[engine] = totals[engine] + load if engine in totals else load
-    return totals
+    return _sums((e, load.in_flight, load.pending, load.versions) for r in reports for e, load in r.items())
+
+
+def _sums(loads: Iterable[tuple[str, int, int, int]]) -> dict[str, Load]:
+    """By engine. Ten workers on 500 engines are 5,000 loads every 100 ms, so no object is made for each."""
+    sums: dict[str, list[int]] = {}
+    for engine, in_flight, pending, versions in loads:
+        total = sums.get(engine)
+        if total is None:
+            sums[engine] = [in_flight, pending, versions]
+        else:
+            total[0] += in_flight
+            total[1] += pending
+            total[2] |= versions
+    return {engine: Load(*total) for engine, total in sums.items()}
 
 
 def dump_report(loads: Loads, note: Any) -> str:
@@ -77,10 +87,8 @@ def read_reports(texts: Mapping[str, str]) -> Heard:
     """`texts`: by worker."""
     reports = {worker: orjson.loads(text) for worker, text in texts.items()}
     loads = (
-        {
-            engine: Load(in_flight, pending, int(versions, 16))
-            for engine, (in_flight, pending, versions) in fields.items()
-        }
+        (engine, in_flight, pending, int(versions, 16))
         for fields, _ in reports.values()
+        for engine, (in_flight, pending, versions) in fields.items()
     )
-    return Heard(together(loads), {w: note for w, (_, note) in reports.items() if note is not None})
+    return Heard(_sums(loads), {w: note for w, (_, note) in reports.items() if note is not None})

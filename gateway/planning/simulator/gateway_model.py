@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
+from adapters.model import SlotState
 from adapters.placement.churn import Changes
 from adapters.placement.requirements import NO_LABELS
 from gateway.admission.fair_queue.fleet_queue import Report
@@ -133,6 +134,7 @@ class Simulation:
             )
             for n in range(site.workers)
         ]
+        self._mirror.residency.on_change = self._placement_changed
         for name, adapter in zip(self.engines, site.merged, strict=False):
             self._rules.claim(adapter, name, slots=1, owner="", ttl_ms=1000, replica=True)
             self._rules.confirm(adapter, name, owner="", grace_ms=0)
@@ -208,6 +210,12 @@ class Simulation:
             return
         if not met(request, self._site):
             self._misses_left -= 1
+
+    def _placement_changed(
+        self, engine: str, version: str, before: SlotState | None, after: SlotState | None
+    ) -> None:
+        for worker in self.workers:
+            worker.views[engine].changed(version, before, after)
 
     def _heard(self, version: str) -> None:
         for worker in self.workers:

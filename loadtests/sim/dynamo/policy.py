@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
 
-from adapters.placement.scheduling.homes import homes
 from adapters.placement.scheduling.scheduler import Option
 from adapters.placement.scheduling.view import Action, Ask, Fleet, Score
 from loadtests.sim.dynamo.controller import Algorithm, Controller
@@ -53,7 +52,9 @@ class DynamoPolicy:
     def __call__(self, ask: Ask, options: list[Option], fleet: Fleet, now: float) -> list[Score]:
         if self.controller is None:
             slots = {view.name: view.slots for view in fleet.engines.values()}
-            self.controller = Controller(self._algorithm, slots, lambda version: [*homes(version, fleet)])
+            self.controller = Controller(
+                self._algorithm, slots, lambda version: [*fleet.homes.order(version)]
+            )
         while (self._tick + 1) * TICK <= now:
             self._tick += 1
             self._decide(self.controller, fleet, now)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 
-from adapters.placement.scheduling.homes import homes
 from adapters.placement.scheduling.scheduler import Option
 from adapters.placement.scheduling.view import Ask, Fleet, Score
 
@@ -17,12 +16,12 @@ BOUND = 1.25
 
 
 def consistent_hash(ask: Ask, options: list[Option], fleet: Fleet, _now: float) -> list[Score]:
-    order = homes(ask.version, fleet)
+    order = fleet.homes.order(ask.version)
     return [_ranked(o, order[o.view.name]) for o in options]
 
 
 def bounded_hash(ask: Ask, options: list[Option], fleet: Fleet, _now: float) -> list[Score]:
-    order = homes(ask.version, fleet)
+    order = fleet.homes.order(ask.version)
     total = sum(o.view.load for o in options)
     capacity = math.ceil(BOUND * (total + 1) / max(1, len(options)))
     return [_ranked(o, order[o.view.name] + (len(order) if o.view.load >= capacity else 0)) for o in options]

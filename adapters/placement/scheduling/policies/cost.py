@@ -8,10 +8,10 @@ holder is quick. The terms are from the simulation in `loadtests/sim`, see docs/
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from adapters.placement.scheduling.filters import refusal
-from adapters.placement.scheduling.homes import homes
+from adapters.placement.scheduling.homes import HOMES
 from adapters.placement.scheduling.prefix_cache import SAVED
 from adapters.placement.scheduling.scheduler import OPENS, Option, action, replicas_left
 from adapters.placement.scheduling.view import Action, Ask, EngineView, Fleet, Pick, Score
@@ -20,14 +20,13 @@ Scored = tuple[str, Action, float]
 """Engine, what serving there takes, milliseconds."""
 HOME = 60.0
 """A version's first loads prefer its home engines, so that an adapter that comes back finds the copy that it
-left in some engine's memory: no charge on the first home, HOME on the fourth and later ones."""
-HOMES = 3
+left in some engine's memory: no charge on the first home, HOME where it has none."""
 
 
 def cost(ask: Ask, options: list[Option], fleet: Fleet, _now: float) -> list[Score]:
     """Every term of every option."""
-    order = homes(ask.version, fleet) if any(o.action is Action.LOAD for o in options) else {}
-    return [_score(ask, option, order) for option in options]
+    homes = fleet.homes.first(ask.version)
+    return [_score(ask, option, homes) for option in options]
 
 
 def pick(ask: Ask, fleet: Fleet, now: float) -> Pick | None:
@@ -86,27 +85,41 @@ def _cheapest_of_all(ask: Ask, fleet: Fleet, scored: list[Scored]) -> Scored | N
 
 
 def _cheapest_load(ask: Ask, fleet: Fleet, best: Scored | None, scored: list[Scored]) -> Scored | None:
-    """An engine where loading the version is cheaper than `best`; otherwise `best`. Of equals, the first of
-    the fleet."""
-    lowest, first = math.inf if best is None else best[2], -1
-    order: dict[str, int] | None = None
-    ranking, taken = fleet.by_load(), list[int]()
-    while (candidate := ranking.take(lowest)) is not None:
+    """An engine where loading the version is cheaper than `best`; otherwise `best`. Of equals, a home, and
+    then the first of the fleet.
+
+    All engines but the homes have the same charge, so that the first of the others that may load it is the
+    cheapest of them."""
+    ranking, taken = fleet.by_load(ask.rank), list[int]()
+    if best is not None and not ranking.any(best[2]):
+        return best
+    homes = fleet.homes.first(ask.version)
+    for name in homes:
+        view = fleet.engines[name]
+        if ask.version not in view.held and _allowed(view, ask, fleet, Action.LOAD):
+            value = _value(view, ask, Action.LOAD) + _from_home(name, homes)
+            if best is None or value < best[2]:
+                best = (name, Action.LOAD, value)
+                scored.append(best)
+    limit = math.inf if best is None else best[2] - HOME
+    while (candidate := ranking.take(limit)) is not None:
         place, view = candidate
         taken.append(place)
-        if ask.version in view.held or view.refuses(ask):
+        if view.name in homes or ask.version in view.held or view.refuses(ask):
+            continue
+        if not _allowed(view, ask, fleet, Action.LOAD):
             continue
         value = _value(view, ask, Action.LOAD)
-        if value > lowest:
-            continue
-        if order is None:
-            order = homes(ask.version, fleet)
-        value += HOME * min(HOMES, order[view.name]) / HOMES
-        if (value, place) < (lowest, first) and _allowed(view, ask, fleet, Action.LOAD):
-            best, lowest, first = (view.name, Action.LOAD, value), value, place
+        if value < limit:
+            limit, best = value, (view.name, Action.LOAD, value + HOME)
             scored.append(best)
     ranking.put_back(taken)
     return best
+
+
+def _from_home(name: str, homes: Mapping[str, int]) -> float:
+    """Milliseconds charged because the engine is not the version's first home."""
+    return HOME * homes.get(name, HOMES) / HOMES
 
 
 def _allowed(view: EngineView, ask: Ask, fleet: Fleet, act: Action) -> bool:
@@ -118,18 +131,18 @@ def _allowed(view: EngineView, ask: Ask, fleet: Fleet, act: Action) -> bool:
 
 def _value(view: EngineView, ask: Ask, act: Action) -> float:
     """Milliseconds, without the home term."""
+    if act is Action.LOAD:
+        return view.load_cost(ask.rank)
     value = view.base
     if act is not Action.SERVE:  # a holder has its slot
         value += view.opening
     if act is Action.ACTIVATE and not view.evicted(ask.version):
         value += view.costs.activate * view.stall
-    elif act in OPENS:  # an evicted one is read from disk, too
-        value += view.costs.load(ask.rank) * (view.stall + view.held.loading)  # one load after the other
-        if act is Action.LOAD and len(view.held) >= view.cpu_slots:
-            value += view.costs.evict
+    elif act is Action.ACTIVATE:  # read from disk, too
+        value += view.costs.load(ask.rank) * (view.stall + view.held.loading)
     elif act is Action.JOIN:
         value += view.costs.load(ask.rank) / 2
-    if act is not Action.LOAD and ask.seen:
+    if ask.seen:
         value -= _saved(view, ask)
     return value
 
@@ -139,7 +152,7 @@ def _saved(view: EngineView, ask: Ask) -> float:
     return SAVED * view.costs.per_prompt_token * view.cached_tokens(ask)
 
 
-def _score(ask: Ask, option: Option, order: dict[str, int]) -> Score:
+def _score(ask: Ask, option: Option, homes: Mapping[str, int]) -> Score:
     view, act = option.view, option.action
     terms = [("queue", view.base)]
     if act is not Action.SERVE:
@@ -150,7 +163,7 @@ def _score(ask: Ask, option: Option, order: dict[str, int]) -> Score:
     if act is not Action.SERVE:
         terms.append((str(act), _value(view, ask, act) - sum(ms for _, ms in terms)))
     if act is Action.LOAD and ask.version not in view.held:
-        terms.append(("distance from home", HOME * min(HOMES, order[view.name]) / HOMES))
+        terms.append(("distance from home", _from_home(view.name, homes)))
     return Score(
         view.name,
         sum(ms for _, ms in terms),

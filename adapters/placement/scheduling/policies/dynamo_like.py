@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 from collections import OrderedDict
 
-from adapters.placement.scheduling.homes import homes
 from adapters.placement.scheduling.scheduler import Option
 from adapters.placement.scheduling.view import Ask, Fleet, Score
 
@@ -30,7 +29,7 @@ class DynamoLike:
             self._load.popitem(last=False)
         self._total = (_decayed(self._total, now) + 1, now)
         replicas = max(1, math.ceil(len(fleet.engines) * mine / self._total[0]))
-        order = homes(ask.version, fleet)
+        order = fleet.homes.order(ask.version)
         scores: list[Score] = []
         for o in options:
             rank = order[o.view.name]

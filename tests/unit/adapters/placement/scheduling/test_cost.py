@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.model import SlotState, Version
+from adapters.model import Placement, SlotState, Version
 from adapters.placement.mirror import Mirror
+from adapters.placement.residency import Slot
 from adapters.placement.scheduling.costs import EngineCosts
 from adapters.placement.scheduling.filters import NOT_STARTED_WITH, refusal
 from adapters.placement.scheduling.policies import POLICIES
@@ -47,7 +49,7 @@ def chosen(ask: Ask, *engines: EngineView) -> str | None:
         pytest.param([engine("a", pinned=2, held=CACHED, cpu_slots=4)], None, None, id="a cached one has none"),
         pytest.param([engine("a", holds=True, doubtful=True), engine("b", holds=True, in_flight=50)], "b", Action.SERVE, id="not where it may hang"),
         pytest.param([engine("a", held={VERSION: SlotState.LOADING}), engine("b")], "a", Action.JOIN, id="a load in progress before another"),
-        pytest.param([engine("a", held={"x": SlotState.LOADING}), engine("b", in_flight=2)], "b", Action.LOAD, id="loads wait for each other"),
+        pytest.param([engine("a", held={"x": SlotState.LOADING}), engine("b", in_flight=1)], "b", Action.LOAD, id="loads wait for each other"),
         pytest.param([engine("a", held={VERSION: SlotState.LEAVING})], None, None, id="a slot that is being vacated"),
         pytest.param([engine("a", blocked="unhealthy")], None, None, id="nothing left"),
         pytest.param([], None, None, id="no engines"),
@@ -266,14 +268,53 @@ def test_no_policy_breaks_a_constraint(policy: str, found: list[EngineView], ask
         assert POLICIES[policy]().pick(ask, fleet(*others), 1.0) is None or ask.max_replicas
 
 
+def place(version: str, state: SlotState | None, view: EngineView) -> None:
+    before = view.state(version, 1.0)
+    view.changed(version, before, state)  # as `Residency` tells of it, before it is so
+    view.held.place(version, Slot(Placement(view.name, version, state), 0.0) if state else None)
+
+
+def learn(milliseconds: float, view: EngineView) -> None:
+    view.costs.load_base = milliseconds
+    view.refresh()
+
+
+changes = st.sampled_from([
+    lambda view: view.sent("z", 100),
+    lambda view: view.in_flight and view.ended(next(iter(view.uses), "")),
+    lambda view: view.heard(30, 0, 1),
+    lambda view: view.heard(0, 0, 0),
+    lambda view: setattr(view, "limit", 0),
+    *(partial(learn, milliseconds) for milliseconds in (10.0, 200.0)),
+    *(partial(place, version, state) for version in (VERSION, "x", "y") for state in (None, *SlotState)),
+])  # fmt: skip
+
+
 @examples(50)
-@given(fleets, asks)
-def test_the_quick_way_finds_the_best_score(found: list[EngineView], ask: Ask):
-    pick = COST.pick(ask, fleet(*found), 1.0)
-    eligible = [s for s in COST.scores(ask, fleet(*found), 1.0) if s.cost is not None]
-    assert (pick is None) == (not eligible)
-    if pick is not None:
-        assert pick.cost == pytest.approx(eligible[0].cost)
-        best = next(s for s in eligible if s.engine == pick.engine)
-        assert best.action is pick.action
-        assert sum(ms for _, ms in best.terms) == pytest.approx(pick.cost)
+@given(fleets, st.lists(st.tuples(asks, st.integers(0, 7), changes), min_size=1, max_size=6))
+def test_the_quick_way_finds_the_best_score(found: list[EngineView], steps: list[Any]):
+    """Whatever has changed since the fleet was ranked."""
+    known = fleet(*found)
+    for ask, number, change in steps:
+        pick = COST.pick(ask, known, 1.0)
+        eligible = [s for s in COST.scores(ask, known, 1.0) if s.cost is not None]
+        if pick is None:  # a last resort is left alone while another engine is full
+            assert all(s.engine in ask.excluded for s in eligible)
+        else:
+            assert pick.cost == pytest.approx(eligible[0].cost)
+            best = next(s for s in eligible if s.engine == pick.engine)
+            assert best.action is pick.action
+            assert sum(ms for _, ms in best.terms) == pytest.approx(pick.cost)
+        if found:
+            change(found[number % len(found)])
+
+
+def test_an_engine_with_room_in_its_memory_again_comes_first():
+    known = fleet(*(engine(name, held={"x": SlotState.CACHED}, cpu_slots=1) for name in "abcde"))
+    homes = known.homes.first(VERSION)
+    first, second = (view for name, view in known.engines.items() if name not in homes)
+    ask = Ask(VERSION, rank=8, excluded=homes)
+    picks = [COST.pick(ask, known, 0.0)]
+    place("x", None, second)
+    picks.append(COST.pick(ask, known, 0.0))
+    assert [pick and pick.engine for pick in picks] == [first.name, second.name]

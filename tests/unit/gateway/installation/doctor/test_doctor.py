@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from adapters.placement.churn import Changes
-from gateway.installation.doctor.operations.doctor import of_churn, of_gateways
+from adapters.reconcile.diagnosis import Diagnosis
+from gateway.installation.doctor.operations.doctor import MOST, bounded, of_churn, of_gateways
 from gateway.runtime.gateways import Announcement, Death
 
 MINUTE = 60_000_000
@@ -38,3 +39,13 @@ def test_adapters_that_evict_each_other_are_worth_a_warning(changes, status):
     diagnosis = of_churn(changes)
     assert (diagnosis.check, diagnosis.status) == ("placement_churn", status)
     assert bool(diagnosis.remedy) == (status == "warning")
+
+
+def test_of_many_diagnoses_of_one_check_the_first_are_shown():
+    missing = [
+        Diagnosis("artifacts", "problem", f"acme/a@v{n}", "Files are missing.") for n in range(MOST + 7)
+    ]
+    other = Diagnosis("redis", "ok", "", "It answers.")
+    *first, last, redis = bounded([*missing, other])
+    assert [*first, redis] == [*missing[: MOST - 1], other]
+    assert last.message == "Files are missing. 7 more of this kind are not shown."
