@@ -77,6 +77,8 @@ class Delivery:
     decisions: DecisionLog
     max_answer_bytes: int
     prices: Prices
+    authenticate: Callable[[Exchange], object]
+    """Raises FlorinError for a request whose key has been revoked, or has expired, while it waited."""
 
     async def deliver(self, request: Request) -> None:
         """Make attempts until the answer is delivered. Raises FlorinError and AdaptersError for the client,
@@ -85,12 +87,15 @@ class Delivery:
         try:
             while True:
                 lease = self.router.place_at_once(routing_state)
+                waited = lease is None
                 if lease is None:
                     with exchange.scope:
                         lease = await self.router.place(routing_state)
                 lease.scope.within = exchange.scope
                 self.note_decision(request, lease)
                 try:
+                    if waited:
+                        self.authenticate(exchange)
                     return await self.attempt(request, lease)
                 except RetryElsewhere as retry:
                     self.metrics.failover(retry.reason)

@@ -187,12 +187,8 @@ def percent(share: Decimal | str | None) -> str:
 
 
 def shown_cents(cents: int | None, currency: str | None, sign: str = "") -> str:
-    """With the decimal places of the currency; with two where it has fewer and there are more, as in months
-    that earlier releases closed."""
-    if cents is None:
-        return "-"
-    places = 2 if cents % step_of(currency) else places_of(currency)
-    return shown(Decimal(cents).scaleb(-2), places, sign)
+    """With the decimal places of the currency."""
+    return "-" if cents is None else shown(Decimal(cents).scaleb(-2), places_of(currency), sign)
 
 
 def shown_money(number: Decimal | str | None, currency: str | None) -> str:

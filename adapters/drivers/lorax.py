@@ -12,7 +12,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from adapters.drivers.driver import (
@@ -20,19 +19,13 @@ from adapters.drivers.driver import (
     COMPLETIONS,
     Body,
     Capabilities,
-    Driver,
-    HttpCall,
-    Listing,
     Loading,
     Lora,
     Metrics,
-    Trouble,
     UnsupportedFieldError,
-    name_of,
     select,
 )
-from adapters.drivers.merging import merged
-from adapters.drivers.tgi import FAILED
+from adapters.drivers.prompt_by_prompt import TextGeneration
 
 _SHARED = frozenset(
     {
@@ -46,7 +39,7 @@ _FIELDS = {
 }
 
 
-class Lorax(Driver):
+class Lorax(TextGeneration):
     name = "lorax"
     title = "LoRAX"
     capabilities = Capabilities(
@@ -62,17 +55,11 @@ class Lorax(Driver):
         prompt_tokens="lorax_request_input_length_sum",
         generation_tokens="lorax_request_generated_tokens_sum",
     )
-    models_path = "/info"
-    version_path = "/info"
     slots_flag = "--max-active-adapters"
     advice = "start it with --adapter-source local"
 
     def is_mine(self, models: Any, info: Any) -> bool:  # noqa: ARG002
         return bool(info) and "router" not in info and "model_device_type" in info and "eager_prefill" in info
-
-    def listing(self, answer: Any) -> Listing:
-        name = name_of(answer["model_id"])
-        return Listing({name: name}, None, answer.get("max_total_tokens"))
 
     def request(self, route: str, body: Body, base: str, lora: Lora | None) -> Body:
         body = select(body, _FIELDS, route, self.title)
@@ -98,31 +85,16 @@ class Lorax(Driver):
             body |= {"model": lora.path, "adapter_source": "local"}
         return body
 
-    def ask(self, body: Body, base: str, lora: Lora | None) -> list[HttpCall]:  # noqa: ARG002
-        prompts = body["prompt"] if type(body["prompt"]) is list else [body["prompt"]]
-        parameters: Body = {
-            "max_new_tokens": body["max_tokens"],
-            "do_sample": False,
-            "details": True,
-            "ignore_eos_token": True,
-        }
+    def parameters(self, body: Body, lora: Lora | None) -> Body:
+        parameters: Body = {"ignore_eos_token": True}
         if "logprobs" in body:
             parameters["return_k_alternatives"] = body["logprobs"]
         if lora is not None:
             parameters |= {"adapter_id": lora.path, "adapter_source": "local"}
-        return [
-            HttpCall("POST", "/generate", {"inputs": prompt, "parameters": parameters}) for prompt in prompts
-        ]
+        return parameters
 
-    def answer(self, answers: Sequence[Any]) -> Any:
-        return merged([_read(answer) for answer in answers])
-
-    def trouble(self, status: int, message: str) -> Trouble | None:  # noqa: ARG002
-        return Trouble.ENGINE if status == FAILED else None
-
-
-def _read(answer: Any) -> tuple[str, list[float], Any]:
-    details = answer["details"]
-    likeliest = [t["logprob"] for t in details["tokens"][0].get("alternative_tokens") or []]
-    counts = {"prompt_tokens": details["prompt_tokens"], "completion_tokens": details["generated_tokens"]}
-    return answer["generated_text"], likeliest, counts
+    def read(self, answer: Any) -> tuple[str, list[float], Any]:
+        details = answer["details"]
+        likeliest = [t["logprob"] for t in details["tokens"][0].get("alternative_tokens") or []]
+        counts = {"prompt_tokens": details["prompt_tokens"], "completion_tokens": details["generated_tokens"]}
+        return answer["generated_text"], likeliest, counts

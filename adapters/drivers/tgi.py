@@ -15,7 +15,6 @@ tested against an emulated server).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from adapters.drivers.driver import (
@@ -23,17 +22,12 @@ from adapters.drivers.driver import (
     COMPLETIONS,
     Body,
     Capabilities,
-    Driver,
-    HttpCall,
-    Listing,
     Loading,
     Lora,
     Metrics,
-    Trouble,
-    name_of,
     select,
 )
-from adapters.drivers.merging import merged
+from adapters.drivers.prompt_by_prompt import TextGeneration
 
 _SHARED = frozenset({"max_tokens", "stop", "stream", "seed", "temperature", "top_p", "frequency_penalty"})
 _FIELDS = {
@@ -44,10 +38,9 @@ _FIELDS = {
     },
     COMPLETIONS: _SHARED | {"prompt", "repetition_penalty"},
 }
-FAILED = 424
 
 
-class Tgi(Driver):
+class Tgi(TextGeneration):
     name = "tgi"
     title = "Text Generation Inference"
     capabilities = Capabilities(
@@ -64,17 +57,11 @@ class Tgi(Driver):
         prompt_tokens="tgi_request_input_length_sum",
         generation_tokens="tgi_request_generated_tokens_sum",
     )
-    models_path = "/info"
-    version_path = "/info"
     slots_flag = "the number of its LORA_ADAPTERS"
     advice = "start it with LORA_ADAPTERS=NAME=PATH,…"
 
     def is_mine(self, models: Any, info: Any) -> bool:  # noqa: ARG002
         return bool(info) and info.get("router") == "text-generation-router"
-
-    def listing(self, answer: Any) -> Listing:
-        name = name_of(answer["model_id"])
-        return Listing({name: name}, None, answer.get("max_total_tokens"))
 
     def request(self, route: str, body: Body, base: str, lora: Lora | None) -> Body:  # noqa: ARG002
         body = select(body, _FIELDS, route, self.title)
@@ -85,31 +72,16 @@ class Tgi(Driver):
             body["stream_options"] = {"include_usage": True}
         return body
 
-    def ask(self, body: Body, base: str, lora: Lora | None) -> list[HttpCall]:  # noqa: ARG002
-        prompts = body["prompt"] if type(body["prompt"]) is list else [body["prompt"]]
-        parameters: Body = {
-            "max_new_tokens": body["max_tokens"],
-            "do_sample": False,
-            "details": True,
-            "decoder_input_details": True,
-        }
+    def parameters(self, body: Body, lora: Lora | None) -> Body:
+        parameters: Body = {"decoder_input_details": True}
         if "logprobs" in body:
             parameters["top_n_tokens"] = body["logprobs"]
         if lora is not None:
             parameters["adapter_id"] = lora.name
-        return [
-            HttpCall("POST", "/generate", {"inputs": prompt, "parameters": parameters}) for prompt in prompts
-        ]
+        return parameters
 
-    def answer(self, answers: Sequence[Any]) -> Any:
-        return merged([_read(answer) for answer in answers])
-
-    def trouble(self, status: int, message: str) -> Trouble | None:  # noqa: ARG002
-        return Trouble.ENGINE if status == FAILED else None
-
-
-def _read(answer: Any) -> tuple[str, list[float], Any]:
-    details = answer["details"]
-    first = details.get("top_tokens") or [[]]
-    counts = {"prompt_tokens": len(details["prefill"]), "completion_tokens": details["generated_tokens"]}
-    return answer["generated_text"], [token["logprob"] for token in first[0]], counts
+    def read(self, answer: Any) -> tuple[str, list[float], Any]:
+        details = answer["details"]
+        first = details.get("top_tokens") or [[]]
+        counts = {"prompt_tokens": len(details["prefill"]), "completion_tokens": details["generated_tokens"]}
+        return answer["generated_text"], [token["logprob"] for token in first[0]], counts

@@ -15,14 +15,12 @@ tested against an emulated server).
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 from typing import Any
 
 from adapters.drivers.driver import (
     CHAT,
     Body,
     Capabilities,
-    Driver,
     HttpCall,
     Listing,
     Loading,
@@ -33,7 +31,7 @@ from adapters.drivers.driver import (
     owned_by,
     select,
 )
-from adapters.drivers.merging import merged
+from adapters.drivers.prompt_by_prompt import PromptByPrompt
 
 _FIELDS = {
     CHAT: frozenset(
@@ -50,7 +48,7 @@ _FIELDS = {
 }
 
 
-class Trtllm(Driver):
+class Trtllm(PromptByPrompt):
     name = "trtllm"
     title = "TensorRT-LLM"
     capabilities = Capabilities(
@@ -101,19 +99,26 @@ class Trtllm(Driver):
             body["lora_request"] = _named(lora)
         return body
 
-    def ask(self, body: Body, base: str, lora: Lora | None) -> list[HttpCall]:
-        prompts = body["prompt"] if type(body["prompt"]) is list else [body["prompt"]]
-        shared: Body = {"temperature": 0, "max_tokens": body["max_tokens"], "ignore_eos": True}
+    def ask_one(self, prompt: str, body: Body, base: str, lora: Lora | None) -> HttpCall:
+        chat: Body = {
+            "messages": [{"role": "user", "content": prompt}],
+            "temperature": 0,
+            "max_tokens": body["max_tokens"],
+            "ignore_eos": True,
+            "cache_salt": body["cache_salt"],
+        }
         if "logprobs" in body:
-            shared |= {"logprobs": True, "top_logprobs": body["logprobs"]}
-        salt = {"cache_salt": body["cache_salt"]}
-        return [
-            HttpCall("POST", CHAT, self.request(CHAT, shared | salt | _said(prompt), base, lora))
-            for prompt in prompts
-        ]
+            chat |= {"logprobs": True, "top_logprobs": body["logprobs"]}
+        return HttpCall("POST", CHAT, self.request(CHAT, chat, base, lora))
 
-    def answer(self, answers: Sequence[Any]) -> Any:
-        return merged([_read(answer) for answer in answers])
+    def read(self, answer: Any) -> tuple[str, list[float], Any]:
+        choice = answer["choices"][0]
+        steps = (choice.get("logprobs") or {}).get("content") or [{}]
+        return (
+            choice["message"]["content"] or "",
+            [top["logprob"] for top in steps[0].get("top_logprobs", [])],
+            answer["usage"],
+        )
 
 
 def _named(lora: Lora) -> Body:
@@ -125,17 +130,3 @@ def _named(lora: Lora) -> Body:
         "lora_int_id": int.from_bytes(digest[:8], "big") >> 1,
         "lora_path": lora.path,
     }
-
-
-def _said(prompt: str) -> Body:
-    return {"messages": [{"role": "user", "content": prompt}]}
-
-
-def _read(answer: Any) -> tuple[str, list[float], Any]:
-    choice = answer["choices"][0]
-    steps = (choice.get("logprobs") or {}).get("content") or [{}]
-    return (
-        choice["message"]["content"] or "",
-        [top["logprob"] for top in steps[0].get("top_logprobs", [])],
-        answer["usage"],
-    )

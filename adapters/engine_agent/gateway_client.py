@@ -8,7 +8,8 @@ import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Final, Self
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
+from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 import orjson
@@ -61,16 +62,13 @@ class GatewayClient:
         return f"<GatewayClient {self.url}>"
 
     async def __aenter__(self) -> Self:
-        # Proxies from the environment are not meant for the gateway.
-        local = urlsplit(self.url).hostname in {"127.0.0.1", "localhost", "::1"}
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(ssl=self._tls or True),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
-            trust_env=not local,
         )
         self._store_session = aiohttp.ClientSession(
-            cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False, trust_env=True
+            cookie_jar=aiohttp.DummyCookieJar(), auto_decompress=False
         )
         return self
 
@@ -135,6 +133,7 @@ class GatewayClient:
                 method,
                 f"{self.url}/admin/v1/{path}",
                 data=None if body is None else orjson.dumps(body),
+                proxy=_proxy(URL(self.url)),
                 headers={"content-type": "application/json", **self._authorization},
                 timeout=aiohttp.ClientTimeout(total=_ANSWER_SECONDS, connect=_CONNECT_SECONDS),
                 allow_redirects=False,
@@ -165,7 +164,12 @@ class GatewayClient:
         async with AsyncExitStack() as stack:
             try:
                 response = await stack.enter_async_context(
-                    self._session.get(url, headers={**self._authorization, **span}, **_DOWNLOAD)
+                    self._session.get(
+                        url,
+                        headers={**self._authorization, **span},
+                        proxy=_proxy(URL(self.url)),
+                        **_DOWNLOAD,
+                    )
                 )
                 refusal = b"" if response.status in {200, 206, 307} else await response.read()
             except (TimeoutError, aiohttp.ClientError, OSError) as error:
@@ -201,7 +205,8 @@ async def _stored(
     except ValueError as error:
         raise StageError("the gateway returned HTTP 307 without the URL of a bucket") from error
     try:
-        response = await stack.enter_async_context(session.get(url, headers=headers, **_DOWNLOAD))
+        get = session.get(url, headers=headers, proxy=_proxy(url), **_DOWNLOAD)
+        response = await stack.enter_async_context(get)
     except (TimeoutError, aiohttp.ClientError, OSError) as error:
         reason = explain(error) or getattr(error, "strerror", None) or type(error).__name__
         raise StagingInterruptedError(f"the bucket at {url.raw_host} does not respond ({reason})") from None
@@ -211,6 +216,13 @@ async def _stored(
     if response.status in {403, 408, 416, 429} or response.status >= 500:  # 403: the signature has expired
         raise StagingInterruptedError(words)
     raise StageError(words)
+
+
+def _proxy(url: URL) -> str | None:
+    """The environment's proxy for that URL, unless it is on this machine. aiohttp's `trust_env` finds it,
+    too, but also sends the host what a .netrc has for it, or for all hosts."""
+    local = url.host in {"127.0.0.1", "localhost", "::1"}
+    return None if local or proxy_bypass(f"{url.raw_host}:{url.port}") else getproxies().get(url.scheme)
 
 
 async def _chunks(response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:

@@ -88,11 +88,10 @@ class HeartbeatSender:
                 else {"slots": host.slots, "cpu_slots": host.cpu_slots, "max_rank": host.max_rank}
             ),
             "seats": host.seats or None,
-            # A gateway of an earlier version knows only the default.
-            **({} if host.tasks == ("generate",) else {"tasks": host.tasks}),
-            **({"prompt_scores": host.prompt_scores} if host.prompt_scores else {}),
-            **({"tenant": host.tenant} if host.tenant else {}),
-            **({"trial": host.trial} if host.trial else {}),
+            "tasks": host.tasks,
+            "prompt_scores": host.prompt_scores or None,
+            "tenant": host.tenant,
+            "trial": host.trial or None,
             "labels": host.labels,
             "host": host.domain,
             "process": {

@@ -10,9 +10,10 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from datetime import UTC, tzinfo
 from typing import Annotated, Any
 
-from fastapi import Query, Request, Response
+from fastapi import Depends, Query, Request, Response
 from fastapi.routing import APIRoute
 
+from gateway.api.dependencies import StateDep
 from gateway.costs.export.files import MissingPriceError
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.owner import Owner, names_reused, owns
@@ -145,6 +146,16 @@ def period_of(start: str | None, to: str | None, month: str | None, now: int, tz
             "invalid_value", f"{param}: {what} is in the future; it is {iso(now)} now.", param=param
         )
     return within
+
+
+def _requested_period(
+    state: StateDep, start: From = None, to: To = None, month: Month = None, timezone: Zone = "UTC"
+) -> Period:
+    return period_of(start, to, month, state.clock.now(), zone_of(timezone))
+
+
+RequestedPeriod = Annotated[Period, Depends(_requested_period)]
+"""Declare it after the key, so that only who may ask is told what is wrong with it."""
 
 
 def month_of(value: str) -> str:

@@ -54,6 +54,7 @@ from gateway.runtime.disk_space import DiskSpace
 from gateway.runtime.loop_watchdog import LoopWatchdog
 from gateway.runtime.transport_security import TransportSecurity
 from gateway.tenants.activity import Activity
+from gateway.tenants.authentication import authenticate
 from gateway.tenants.sessions import Sessions
 
 UPLOADS = 4
@@ -111,6 +112,9 @@ async def build(
                 decisions=decisions,
                 max_answer_bytes=settings.max_answer_bytes,
                 prices=limit_parts.prices,
+                authenticate=partial(
+                    authenticate, directory=registry.directory, follower=registry.follower, api_key=True
+                ),
             ),
             meter=metering.meter,
             metrics=metrics,

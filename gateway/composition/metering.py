@@ -47,6 +47,7 @@ async def open_metering(context: WorkerContext, entrance: socket.socket | None) 
         clock=context.clock,
         inserter=inserter,
         kept_seconds=0.0 if settings.ledger.startswith("sqlite") else settings.usage_kept_seconds,
+        last_seconds=settings.usage_grace,
     )
     await meter.start()
     stack.push_async_callback(meter.close)

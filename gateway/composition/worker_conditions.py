@@ -38,10 +38,16 @@ def worker_conditions(
     for part in parts:
         conditions.add(part.conditions)
     conditions.when(lambda: meter.behind, "ledger_behind")
+    conditions.add(partial(_newer_logs, meter))
     conditions.when(lambda: meter.disk_slow, "disk_slow")
     if process_values is not None:
         conditions.when(partial(crash_loop, process_values.values), "workers_crash")
     return conditions
+
+
+def _newer_logs(meter: Meter) -> Iterator[Condition]:
+    for path in sorted(meter.newer_logs):
+        yield Condition("usage_of_newer_version", path.name, f"{path} waits.")
 
 
 def _registry_conditions(

@@ -161,6 +161,12 @@ class ServerSettings(BaseModel):
         description="Seconds that running requests may then take to finish.",
         json_schema_extra=RELOAD,
     )
+    usage_grace: NonNegativeFloat = Field(
+        3.0,
+        description="Seconds that a worker may then try to bring the rest of its usage log into the ledger. "
+        "What remains is in FLORIN_STATE_DIR, for the next gateway: choose more if that directory goes with "
+        "the gateway.",
+    )
     log_format: str = Field(
         "text",
         pattern="^(text|json)$",

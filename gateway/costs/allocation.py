@@ -56,7 +56,7 @@ class AllocationPolicy:
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> AllocationPolicy:
-        """The inverse of `document`; months closed by earlier versions have no `own`."""
+        """The inverse of `document`."""
         return cls(document["policy"], document["shares"], document.get("own", {}))
 
 

@@ -12,7 +12,7 @@ empty.
 
 What a customer may not see (on which engine, with how many GPUs) is not part of a leaf, so that a proof needs
 neither to reveal nor to hide it. It has a digest of its own in the tenant's full statement, which the
-period's header covers. Periods that were closed by version 1 have it in their leaves.
+period's header covers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ import orjson
 from gateway.metering.records import Labels, UsageRecord
 
 VERSION = 2
-"""The version of the leaves and the header. Earlier ones stay verifiable."""
+"""The version of the leaves and the header."""
 STORED_FIELDS = tuple(name for name in UsageRecord._fields if name not in {"seq", "seen"})
 """All that the ledger stores of a record except its time of arrival."""
 WITHHELD_FIELDS = ("engine", "gpu_count")
@@ -36,21 +36,7 @@ RECORD_FIELDS = tuple(sorted(name for name in STORED_FIELDS if name not in WITHH
 """The fields that a record's leaf covers, in the order of canonical JSON."""
 
 _OPTIONAL = {**dict.fromkeys(Labels._fields, (None,)), "service_tier": (None, ""), "task": (None, "")}
-"""Fields that a record has only if they say something, with the values that do not: so the leaves of records
-from before there were such fields stay as they were."""
-_FIELDS_OF = {
-    1: tuple(
-        sorted(
-            (
-                *("id", "request_id", "attempt", "tenant", "key_id", "adapter", "version", "base_model"),
-                *("engine", "gpu_type", "gpu_count", "dispatched", "first_token", "ended", "prompt_tokens"),
-                *("cached_tokens", "completion_tokens", "reasoning_tokens", "n", "usage_source", "outcome"),
-                *("billable", "adapter_loads", "hour_marks"),
-            )
-        )
-    ),
-    2: RECORD_FIELDS,
-}
+"""Fields that a record has only if they say something, with the values that do not."""
 Side = Literal["left", "right"]
 
 
@@ -65,11 +51,6 @@ class MerkleStep:
 def canonical(value: Any) -> bytes:
     """Raises TypeError for values without a canonical form, such as floats."""
     return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
-
-
-def record_content(record: Mapping[str, Any], version: int = VERSION) -> dict[str, Any]:
-    """What a record's leaf covers. Raises KeyError if a field is missing; ignores other keys."""
-    return present(record, _FIELDS_OF[version])
 
 
 def present(record: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
@@ -95,9 +76,9 @@ def ordered_leaf(content: Mapping[str, Any]) -> bytes:
     return hashlib.sha256(b"\x00" + orjson.dumps(content)).digest()
 
 
-def record_leaf(record: Mapping[str, Any], version: int = VERSION) -> bytes:
+def record_leaf(record: Mapping[str, Any]) -> bytes:
     """The leaf's hash. Raises KeyError if a field is missing; ignores other keys."""
-    return leaf_hash(canonical(record_content(record, version)))
+    return leaf_hash(canonical(present(record, RECORD_FIELDS)))
 
 
 def withheld_line(record_id: str, *withheld: Any) -> bytes:

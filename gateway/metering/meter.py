@@ -58,10 +58,13 @@ class Meter:
         clock: Clock | None = None,
         inserter: Inserter | None = None,
         kept_seconds: float = 0.0,
+        last_seconds: float = 3.0,
     ) -> None:
-        """`root` is `usage` in the state directory, shared by the workers of this host. `inserter`: see
-        `Shipper`. `kept_seconds`: how long to keep records that the ledger has acknowledged."""
+        """`root` is `usage` in the state directory, shared by the workers of this host. `inserter` and
+        `last_seconds`: see `Shipper`. `kept_seconds`: how long to keep records that the ledger has
+        acknowledged."""
         self._kept_seconds = kept_seconds
+        self._last_seconds = last_seconds
         self._inserter = inserter
         self.clock = clock or Clock()
         self._root = root
@@ -109,6 +112,7 @@ class Meter:
             now=self.clock.now,
             inserter=self._inserter,
             kept=KeptLog(self._root, self._kept_seconds) if self._kept_seconds else None,
+            last_seconds=self._last_seconds,
         )
         self._shipper.start()
 
@@ -138,6 +142,11 @@ class Meter:
         """Seconds that the oldest unshipped record has waited for the ledger; 0 if the ledger accepts
         records."""
         return self._shipper.age if self._shipper else 0.0
+
+    @property
+    def newer_logs(self) -> frozenset[Path]:
+        """Usage logs on this host that wait for the newer version of Florin that wrote them."""
+        return frozenset(self._shipper.newer) if self._shipper else frozenset()
 
     @property
     def behind(self) -> bool:

@@ -165,15 +165,6 @@ def is_final(line: bytes) -> bool:
 
 
 _FIELDS = UsageRecord._fields
-_TIER = "service_tier"
-_TASK = "task"
-_UNTASKED = tuple(name for name in _FIELDS if name != _TASK)
-"""The fields of lines that were written before they told tasks apart: logs outlive upgrades."""
-_UNTIERED = tuple(name for name in _UNTASKED if name != _TIER)
-"""The same, before there were service tiers."""
-_UNLABELLED = tuple(name for name in _UNTIERED if name not in Labels._fields)
-"""The same, before there were labels."""
-_LABELS_AT, _TIER_AT, _TASK_AT = (_FIELDS.index(name) for name in (Labels._fields[0], _TIER, _TASK))
 _MAYBE = {"first_token", "ended", "cached_tokens", "hour_marks", *Labels._fields}
 _TYPES: dict[str, type] = {
     name: bool if "bool" in str(type_) else int if "int" in str(type_) else str
@@ -203,14 +194,8 @@ def parse_line(line: bytes) -> UsageRecord:
     # Canonical form only. A duplicate key or an unusual number could mean something else to another reader.
     if not isinstance(data, dict) or orjson.dumps(data) != line.rstrip(b"\n"):
         raise ValueError("not a usage record: not in canonical form")
-    names, values = tuple(data), tuple(data.values())
-    if names == _UNLABELLED:
-        values = (*values[:_LABELS_AT], *NO_LABELS, "", "", *values[_LABELS_AT:])
-    elif names == _UNTIERED:
-        values = (*values[:_TIER_AT], "", "", *values[_TIER_AT:])
-    elif names == _UNTASKED:
-        values = (*values[:_TASK_AT], "", *values[_TASK_AT:])
-    elif names != _FIELDS:
+    values = tuple(data.values())
+    if tuple(data) != _FIELDS:
         raise ValueError("not a usage record")
     if not _typed(tuple(map(type, values))):
         raise ValueError("not a usage record: a field has a wrong type")

@@ -91,6 +91,13 @@ CONDITIONS: Final[dict[str, Meaning]] = {
         "Check that the ledger's database is up, reachable and not locked. No record is lost as long as the "
         "disk of FLORIN_STATE_DIR has space.",
     ),
+    "usage_of_newer_version": Meaning(
+        "warning",
+        "Usage logs on this host were written by a newer version of Florin, before a rollback, and only that "
+        "version can ship them.",
+        "Keep the directories: the newer version ships them once it is installed again. Until then, reports "
+        "and bills lack their records.",
+    ),
     "ledgers_differ": Meaning(
         "problem",
         "Another gateway of this installation keeps its usage records in another ledger, so reports and "

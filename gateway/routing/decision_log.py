@@ -144,11 +144,11 @@ def _decision(row: Row) -> dict[str, Any]:
         names = ("search_ms", "queue_ms", "load_ms")
         record |= {name: round(seconds * 1000, 1) for name, seconds in zip(names, waits, strict=True)}
     if decided is not None:
-        picked, action, cost, fleet, considered, *cached = decided  # an earlier release noted none
+        picked, action, cost, fleet, considered, cached = decided
         options = [[name, act, round(ms, 1)] for name, act, ms in _cheapest(considered)]
         record |= {
             "picked": picked, "action": action, "cost_ms": round(cost, 1), "fleet": fleet,
-            "considered": options, "expected_cached_tokens": cached[0] if cached else 0,
+            "considered": options, "expected_cached_tokens": cached,
         }  # fmt: skip
     return record
 
@@ -173,7 +173,5 @@ def _matching(path: Path, encoded_id: bytes) -> Iterator[Row]:
         while position >= 0:
             start = position - position % RECORD_BYTES
             with contextlib.suppress(orjson.JSONDecodeError):  # half overwritten just now
-                row = orjson.loads(data[start : start + RECORD_BYTES].partition(_END)[0])
-                if type(row) is list:  # not that of an earlier release
-                    yield tuple(row)
+                yield tuple(orjson.loads(data[start : start + RECORD_BYTES].partition(_END)[0]))
             position = data.find(encoded_id, start + RECORD_BYTES)

@@ -41,8 +41,8 @@ WORKER = "florin-worker"
 INSERTER = "florin-inserter"
 """Names of the processes, for `ps -o comm` and `top`."""
 _CHECK_SECONDS = 0.05
-_KILL_AFTER_GRACE = 10.0
-"""Seconds after the grace period of its requests that a worker has to flush and exit."""
+_KILL_AFTER_GRACE = 7.0
+"""Seconds after its grace periods that a worker has to exit."""
 _SHORT_LIFE = 10.0
 _LONGEST_PAUSE = 10.0
 _PR_SET_NAME = 15
@@ -311,7 +311,7 @@ def _listen(channel: socket.socket, app: App) -> None:
 
 def patience(settings: Settings) -> float:
     """Seconds from the stop signal until a worker is killed."""
-    return settings.lame_duck + settings.shutdown_grace + _KILL_AFTER_GRACE
+    return settings.lame_duck + settings.shutdown_grace + settings.usage_grace + _KILL_AFTER_GRACE
 
 
 def _name(name: str) -> None:

@@ -70,7 +70,7 @@ def with_charges(
     connection: Connection, book: PriceBook, month: str, cards: RateCards, settled: Settlement, step: int = 1
 ) -> Settlement:
     """The settlement, with `charges` in the statements of tenants that pay by a rate card. `book`: for rows
-    without a frozen rate. `step`: see `statement_step`."""
+    without a frozen rate. `step`: see `step_of`."""
     costs = {tenant: statement.cost for tenant, statement in settled.statements.items()}
     shares: dict[tuple[str, str], int] = {}
     for tenant, statement in settled.statements.items():

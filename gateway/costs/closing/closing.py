@@ -49,7 +49,6 @@ from gateway.costs.policies.standing import standing_policy
 from gateway.costs.policies.terms import MonthTerms
 from gateway.costs.rollups.posted_rows import lock_postings
 from gateway.costs.rollups.rollup import roll
-from gateway.costs.selling.assignments import RULES
 from gateway.costs.selling.card_store import card_rows
 from gateway.costs.selling.dedicated import store_dedicated
 from gateway.costs.selling.residency import store_residency
@@ -188,7 +187,7 @@ def _cut_off(
         "missing_prices": missing,
         "calibrations": calibrations_of(connection, month),
         "rate_cards": card_rows(connection),
-        "charging": RULES,
+        "charging": 2,  # rules for who pays a minimum: for a release that has others
         "residency": store_residency(connection, month),
     }
     if dedicated := store_dedicated(connection, month):

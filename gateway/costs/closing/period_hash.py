@@ -15,7 +15,6 @@ import hashlib
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -33,7 +32,6 @@ from gateway.costs.merkle import (
     digest,
     header_hash,
     ordered_leaf,
-    record_leaf,
     withheld_line,
 )
 from gateway.costs.periods import month_of
@@ -42,10 +40,9 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.proofs.proof import SUMS, in_order, tenants_root
 from gateway.costs.selling.assignments import RateCards
 from gateway.costs.selling.posted import charged_tenants
-from gateway.costs.selling.smallest_unit import statement_step
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollups
-from gateway.units import HOUR
+from gateway.units import HOUR, step_of
 
 Progress = Callable[[str, int, int], None]
 """(step, done, total)"""
@@ -58,7 +55,6 @@ assert SUMS == ("prompt_tokens", "cached_tokens", "completion_tokens", "reasonin
 class TenantSums:
     """Mutable: a tenant's records so far."""
 
-    version: int = VERSION
     tree: MerkleTree = field(default_factory=MerkleTree)
     withheld: Any = field(default_factory=hashlib.sha256)
     """A hash over what customers do not see of their records."""
@@ -66,9 +62,8 @@ class TenantSums:
 
     def add(self, record: Record) -> None:
         """Takes the withheld fields out of it."""
-        earlier_leaf = None if self.version == VERSION else record_leaf(record, self.version)
         self.withheld.update(withheld_line(record["id"], record.pop("engine"), record.pop("gpu_count")))
-        self.tree.add(earlier_leaf or ordered_leaf(record))
+        self.tree.add(ordered_leaf(record))
 
     def count(self, tokens: Iterable[int]) -> None:
         """`tokens`: SUMS."""
@@ -76,8 +71,8 @@ class TenantSums:
 
     def document(self) -> dict[str, Any]:
         tokens = dict(zip(SUMS, self.tokens, strict=True))
-        document = {"records": self.tree.count, "root": self.tree.root().hex(), **tokens}
-        return document if self.version == 1 else {**document, "withheld": self.withheld.hexdigest()}
+        root, withheld = self.tree.root().hex(), self.withheld.hexdigest()
+        return {"records": self.tree.count, "root": root, **tokens, "withheld": withheld}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +88,13 @@ def sums_of_records(
     cover: Coverage,
     progress: Progress,
     each_hour: Callable[[int, Counts], None] = lambda *_: None,
-    *,
-    version: int = VERSION,
 ) -> dict[str, TenantSums]:
     """Sums by tenant, in one pass over the records. `each_hour` is called with every hour in which one ended,
-    in order, and its counts. `version`: by which the period was closed."""
+    in order, and its counts."""
     with ledger.read() as connection:
         query = select(func.coalesce(func.sum(rollups.c.requests), 0)).where(rollups.c.posted == cover.month)
         expected = int(connection.execute(query).scalar_one())
-    sums: defaultdict[str, TenantSums] = defaultdict(partial(TenantSums, version))
+    sums: defaultdict[str, TenantSums] = defaultdict(TenantSums)
     done = 0
     for hour, ended_in_it in groupby(records(ledger, cover), lambda record: record["ended"] // HOUR):
         progress("records", done, expected)
@@ -130,9 +123,9 @@ def settlement_of(
     """The settlement of a month, from its rows with frozen rates, and what it charges by rate cards."""
     book = PriceBook([])
     lines = list(read_lines(connection, book, month_of(month), ("tenant", "adapter"), summed=False))
-    cards = RateCards.of_rows(terms.get("rate_cards", {}), terms.get("charging", 1))
+    cards = RateCards.of_rows(terms.get("rate_cards", {}))
     allocated = allocate_month(connection, book, month, MonthTerms.of(terms), lines)
-    step = statement_step(connection, month, terms["currency"])
+    step = step_of(terms["currency"])
     settled = settle(lines, allocated, [*tenants, *charged_tenants(connection, month, cards)], step=step)
     charged = with_charges(connection, book, month, cards, settled, step)
     complete = with_manual_lines(charged, lines_from(terms.get("manual_lines", {})))

@@ -37,10 +37,9 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.costs.selling.assignments import RateCards
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.posted import charged_tenants
-from gateway.costs.selling.smallest_unit import statement_step
 from gateway.metering.ledger.schema import period_tenants, periods
 from gateway.metering.ledger.sealed_months import check_months
-from gateway.units import FREE
+from gateway.units import FREE, step_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +95,7 @@ def _before_credits(
     cards = _cards(connection, row)
     charged = charged_tenants(connection, month, cards)
     currency = book.currency if row is None else row["currency"]
-    step = statement_step(connection, month, currency)
+    step = step_of(currency)
     settled = settle(lines, allocate_month(connection, book, month, terms, lines), charged, step=step)
     return MonthSettlement(
         month=month,
@@ -135,7 +134,7 @@ def _cards(connection: Connection, row: RowMapping | None) -> RateCards:
     terms = {} if row is None else json.loads(row["document"] or "{}").get("terms", {})
     if row is None:
         return read_cards(connection)
-    return RateCards.of_rows(terms.get("rate_cards", {}), terms.get("charging", 1))
+    return RateCards.of_rows(terms.get("rate_cards", {}))
 
 
 def _stored(connection: Connection, month: str, document: str | None) -> Settlement | None:

@@ -127,8 +127,7 @@ async def proof(month: MonthName, key: FinanceKey, state: StateDep, tenant: Tena
         if key.own_tenant not in {None, whose} or not await is_own_month(state, key, month_of(month)):
             # not yours: as if there were none
             raise NotClosedError(no_statement(month_of(month), whose))
-        own = key.own_tenant is not None
-        document = await ledger_process_of(state, key).run(proof_of, month_of(month), whose, for_tenant=own)
+        document = await ledger_process_of(state, key).run(proof_of, month_of(month), whose)
         return Proof.model_validate(document)
 
 
@@ -151,7 +150,7 @@ async def records(
         return rendered(b"[]", next=None)
     with closing.period_errors():
         page, last = await ledger_process_of(state, key).run(
-            covered_page, month_of(month), whose, position, limit, by_staff=key.own_tenant is None
+            covered_page, month_of(month), whose, position, limit
         )
     return rendered(page, next=None if last is None else token_of(*last))
 

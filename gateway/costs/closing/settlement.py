@@ -68,7 +68,7 @@ def settle(
     lines: Sequence[CostLine], allocated: MonthAllocation, tenants: Iterable[str] = (), *, step: int = 1
 ) -> Settlement:
     """`lines` by (tenant, adapter), each with a rate. `tenants`: get a statement even without lines.
-    `step`: see `statement_step`."""
+    `step`: see `step_of`."""
     entries = _entries(lines, allocated)
     cost = total(map(_cost, lines))
     by_tenant: dict[str, list[_Entry]] = {name: [] for name in tenants}

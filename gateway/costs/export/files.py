@@ -29,7 +29,6 @@ from gateway.costs.periods import month_of
 from gateway.costs.policies.terms import allocate_month, terms_of
 from gateway.costs.prices.book import Price, PriceBook
 from gateway.costs.prices.price_store import read_prices
-from gateway.metering.ledger.engine_hours import earlier_rules_before
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods
 from gateway.metering.ledger.sealed_months import check_months
@@ -173,11 +172,7 @@ def _closed_book(connection: Connection, order: Order) -> PriceBook | None:
     if document is None:
         return None
     prices = json.loads(document)["terms"]["prices"]
-    return PriceBook(
-        (Price(**price) for price in prices),
-        before_corrections=not any("id" in price for price in prices),
-        regions_alone=month_of(order.month).start < earlier_rules_before(connection),
-    )
+    return PriceBook(Price(**price) for price in prices)
 
 
 def _allocated(connection: Connection, book: PriceBook, order: Order) -> dict[str, Allocated]:

@@ -15,13 +15,13 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import read_prices
 from gateway.costs.prices.repricing import opened_at
 from gateway.costs.selling.cards import RateCardConflictError, RateCardError
-from gateway.costs.selling.smallest_unit import require_whole, statement_step
+from gateway.costs.selling.smallest_unit import require_whole
 from gateway.metering.ledger.audit_log import record
 from gateway.metering.ledger.chain import seal
 from gateway.metering.ledger.continuity import next_batch
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import manual_lines, periods, rollups
-from gateway.units import DAY, Cents
+from gateway.units import DAY, Cents, step_of
 
 _COLUMNS = tuple(f.name for f in fields(ManualLine))
 
@@ -67,7 +67,7 @@ def lines_to_keep(connection: Connection, month: str) -> dict[str, list[dict[str
 
 def _lines_now(connection: Connection, month: str) -> Lines:
     currency = PriceBook(read_prices(connection)).currency
-    return month_lines(read_manual_lines(connection), month, statement_step(connection, month, currency))
+    return month_lines(read_manual_lines(connection), month, step_of(currency))
 
 
 def first_open_line(connection: Connection, after: str) -> str | None:

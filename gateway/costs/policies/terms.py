@@ -22,25 +22,20 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import periods, rollups
 from gateway.units import FREE
 
-METHOD = 2
-"""How corrections are allocated, stored in the terms of a closed month as `allocation`. Months closed before
-there was one (1) allocated corrections together with the month's own time, by its own policy."""
-
 
 @dataclass(frozen=True, slots=True)
 class MonthTerms:
     policy: AllocationPolicy
-    method: int = METHOD
     frozen: bool = False
     """Whether the month is closed or being closed, so that they can no longer change."""
 
     def document(self) -> dict[str, Any]:
         """As a closed month stores them."""
-        return {**self.policy.document(), "allocation": self.method}
+        return {**self.policy.document(), "allocation": 2}  # how, for a release that does it otherwise
 
     @classmethod
     def of(cls, document: Mapping[str, Any]) -> MonthTerms:
-        return cls(AllocationPolicy.of(document), document.get("allocation", 1), frozen=True)
+        return cls(AllocationPolicy.of(document), frozen=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +76,6 @@ def allocate_month(
     tenant_of: Callable[[CostLine], str] = lambda line: line.keys[0],
 ) -> MonthAllocation:
     """`lines`: all that are posted to the month. `book`: for rates that are not frozen."""
-    if terms.method == 1:
-        return MonthAllocation(allocate(terms.policy, lines, tenant_of))
     own = allocate(terms.policy, (line for line in lines if not line.correction), tenant_of)
     return MonthAllocation(own, allocate_corrections(connection, book, month, terms.policy))
 

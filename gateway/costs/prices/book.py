@@ -79,33 +79,22 @@ class PriceBook:
 
     A GPU type is found in any case, unless the book has it in several."""
 
-    def __init__(
-        self, prices: Iterable[Price], *, before_corrections: bool = False, regions_alone: bool = False
-    ) -> None:
-        """`before_corrections`: price as Florin did when it could not correct prices, for months that were
-        closed then: a price that ends leaves a gap, and GPU types are told apart by case. `regions_alone`:
-        likewise, as when the prices of all regions did not fill the gaps of a region's own."""
+    def __init__(self, prices: Iterable[Price]) -> None:
         series: dict[Series, list[Price]] = {}
         for price in sorted(prices, key=lambda p: p.valid_from):
             series.setdefault(price.series, []).append(price)
         self.currency = next((p[0].currency for p in series.values()), None)
-        rates = {key: _rates(own, resume=not before_corrections) for key, own in series.items()}
-        self._rates = rates
-        if not (before_corrections or regions_alone):
-            self._rates = {
-                (name, region, purchase): _filled(own, rates.get((name, "", purchase), ())) if region else own
-                for (name, region, purchase), own in rates.items()
-            }
+        rates = {key: _series_rates(own) for key, own in series.items()}
+        self._rates = {
+            (name, region, purchase): _filled(own, rates.get((name, "", purchase), ())) if region else own
+            for (name, region, purchase), own in rates.items()
+        }
         types = [gpu_type for gpu_type, _, _ in series]
         self._only = {key[0]: key for key in series if types.count(key[0]) == 1}
         spellings: defaultdict[str, set[str]] = defaultdict(set)
         for gpu_type in types:
             spellings[gpu_type.lower()].add(gpu_type)
-        self._spelling = {
-            lower: min(names)
-            for lower, names in spellings.items()
-            if len(names) == 1 and not before_corrections
-        }
+        self._spelling = {lower: min(names) for lower, names in spellings.items() if len(names) == 1}
 
     def spelling(self, gpu_type: str) -> str:
         """The GPU type as the book spells it; unchanged if the book does not have it."""
@@ -192,7 +181,7 @@ class PriceBook:
         return {t - t % hour for t in times}
 
 
-def _rates(prices: Sequence[Price], *, resume: bool) -> list[Rate]:
+def _series_rates(prices: Sequence[Price]) -> list[Rate]:
     """The rates of one series, whose prices are in order and overlap only where one without an end is
     interrupted."""
     rates: list[Rate] = []
@@ -203,7 +192,7 @@ def _rates(prices: Sequence[Price], *, resume: bool) -> list[Rate]:
         rates.append(Rate(price.valid_from, end, price.rate_micros))
         if price.valid_to is None:
             standing = price
-        elif standing is not None and resume and end != after:
+        elif standing is not None and end != after:
             rates.append(Rate(price.valid_to, after, standing.rate_micros))
     return rates
 

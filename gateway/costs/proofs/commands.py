@@ -200,7 +200,7 @@ def _offline(path: Path, records: Path | None, seal: str | None) -> Verification
     return Verification.read(
         {
             "month": document["month"],
-            "seal": document.get("seal", document.get("root")),
+            "seal": document["seal"],
             "ok": ok,
             "checks": [asdict(check) for check in checks],
         }

@@ -71,11 +71,10 @@ def prove(
     index = next((i for i, s in enumerate(ordered) if s["tenant"] == tenant), None)
     if index is None:
         raise KeyError(tenant)
-    version = version_of(header)
-    shown = [_covered(s, version) for s in ordered]
+    shown = [public(s) for s in ordered]
     leaves = [leaf_hash(canonical(s)) for s in shown]
     return {
-        "version": version,
+        "version": VERSION,
         "month": header["month"],
         "seal": root,
         "header": dict(header),
@@ -89,20 +88,8 @@ def in_order(statements: Iterable[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     return sorted(statements, key=lambda s: str(s["tenant"]))
 
 
-def tenants_root(statements: Iterable[Mapping[str, Any]], version: int = VERSION) -> str:
-    return root_of([leaf_hash(canonical(_covered(s, version))) for s in in_order(statements)]).hex()
-
-
-def version_of(header: Mapping[str, Any]) -> int:
-    """The version by which a period was closed. Raises ValueError for an unknown one."""
-    version = header.get("version", VERSION)
-    if version not in (1, VERSION):
-        raise ValueError(f"version {version!r}: a newer Florin made it")
-    return int(version)
-
-
-def _covered(statement: Mapping[str, Any], version: int) -> dict[str, Any]:
-    return dict(statement) if version == 1 else public(statement)
+def tenants_root(statements: Iterable[Mapping[str, Any]]) -> str:
+    return root_of([leaf_hash(canonical(public(s))) for s in in_order(statements)]).hex()
 
 
 def verify_proof(
@@ -111,7 +98,9 @@ def verify_proof(
     """Run each check. `records`: the tenant's, in any order, as the API returns them. `seal`: from another
     source, if the caller has it. Raises ProofError."""
     try:
-        statement, version = proof["statement"], version_of(proof["header"])
+        statement, version = proof["statement"], proof["header"].get("version", VERSION)
+        if version != VERSION:
+            raise ProofError(f"version {version!r}: a newer Florin made it")
         checks = [
             _seal_check(proof, seal),
             _header_check(proof),
@@ -120,19 +109,13 @@ def verify_proof(
         ]
         if records is None:
             return [*checks, ProofCheck("records", None, "Not given.")]
-        return [*checks, *_records_checks(statement, list(records), version)]
+        return [*checks, *_records_checks(statement, list(records))]
     except (LookupError, TypeError, ValueError, AttributeError, ArithmeticError) as error:
         raise ProofError(f"A field is missing or invalid: {error}") from error
 
 
-def _seal_of(proof: Mapping[str, Any]) -> str:
-    """Earlier versions of Florin call it `root`."""
-    seal: str = proof["seal"] if "seal" in proof else proof["root"]
-    return seal
-
-
 def _seal_check(proof: Mapping[str, Any], expected: str | None) -> ProofCheck:
-    root = _seal_of(proof)
+    root = proof["seal"]
     if expected is None:
         return ProofCheck(
             "seal", None, f"Compare the seal {root} with that on the invoice, or pass it with --seal."
@@ -146,7 +129,7 @@ def _seal_check(proof: Mapping[str, Any], expected: str | None) -> ProofCheck:
 def _header_check(proof: Mapping[str, Any]) -> ProofCheck:
     header = proof["header"]
     root = header_hash(header).hex()
-    if root != _seal_of(proof):
+    if root != proof["seal"]:
         return ProofCheck("header", ok=False, detail=f"The header hashes to {root}, not to the seal.")
     months = {proof["month"], header["month"], proof["statement"]["month"]}
     if len(months) != 1:
@@ -190,15 +173,13 @@ def _side(text: Any) -> Any:
     return text
 
 
-def _records_checks(
-    statement: Mapping[str, Any], records: list[Mapping[str, Any]], version: int
-) -> list[ProofCheck]:
+def _records_checks(statement: Mapping[str, Any], records: list[Mapping[str, Any]]) -> list[ProofCheck]:
     tenant = statement["tenant"]
     ordered = sorted(records, key=lambda r: (r["ended"], r["id"]))
     foreign = [r["id"] for r in ordered if r["tenant"] != tenant]
     if foreign:
         return [ProofCheck("records", ok=False, detail=f"{len(foreign)} are not {tenant}'s: {foreign[0]} …")]
-    root = root_of([record_leaf(r, version) for r in ordered]).hex()
+    root = root_of([record_leaf(r) for r in ordered]).hex()
     count, covered = len(ordered), statement["records"]
     if root == statement["root"] and count == covered:
         detail = f"The statement covers these {count:,} records and no others."

@@ -22,7 +22,7 @@ from gateway.costs.credits.store import first_open_credit
 from gateway.costs.manual_lines.store import first_open_line
 from gateway.costs.merkle import RECORD_FIELDS, STORED_FIELDS, present
 from gateway.costs.periods import complete_hours, iso, month_of
-from gateway.costs.proofs.proof import prove, version_of
+from gateway.costs.proofs.proof import prove
 from gateway.costs.reconciliation.acceptances import read_acceptances
 from gateway.costs.reconciliation.bill_section import bill_findings, bill_section
 from gateway.costs.reconciliation.reconcile import TOLERANCE
@@ -242,31 +242,18 @@ def verified(ledger: Ledger, month: str, now: int, *, quick: bool = False) -> di
     return verify(ledger, month, quick=quick)[0].document()
 
 
-def proof_of(ledger: Ledger, month: str, tenant: str, *, for_tenant: bool = False) -> dict[str, Any]:
-    """`for_tenant`: the caller is the tenant itself. Raises NotClosedError, also if the tenant has no
-    statement, and LedgerUnavailableError."""
+def proof_of(ledger: Ledger, month: str, tenant: str) -> dict[str, Any]:
+    """Raises NotClosedError, also if the tenant has no statement, and LedgerUnavailableError."""
     try:
         with ledger.read() as connection:
             stored = read_stored(connection, month)
-        proof = prove(stored.header, stored.row["root"], list(stored.statements.values()), tenant)
+        return prove(stored.header, stored.row["root"], list(stored.statements.values()), tenant)
     except (KeyError, NotClosedError):
         raise NotClosedError(no_statement(month, tenant)) from None
-    if for_tenant and proof["version"] == 1:
-        raise NotClosedError(
-            f"{month} was closed by an earlier version of Florin, whose proofs name engines: ask your "
-            "provider."
-        )
-    return proof
 
 
 def no_statement(month: str, tenant: str) -> str:
     return f"{tenant} has no statement in {month}, or {month} is not closed."
-
-
-def _closed_by(connection: Connection, month: str) -> int:
-    """The version that closed a month; the present one if it is being closed."""
-    document = connection.execute(select(periods.c.document).where(periods.c.month == month)).scalar_one()
-    return version_of(json.loads(document or "{}").get("header", {}))
 
 
 def covered_page(
@@ -275,20 +262,16 @@ def covered_page(
     tenant: str | None,
     after: tuple[int, str] | None,
     limit: int,
-    *,
-    by_staff: bool = True,
 ) -> tuple[bytes, tuple[int, str] | None]:
     """A JSON array of at most `limit` records, rendered here because a thousand would block the event loop,
     and the position of the last if there are more. Of one tenant: as it sees them, with the fields that its
-    proof covers; a month that an earlier version closed has proofs that cover all fields, for staff
-    (`by_staff`). Raises NotClosedError, LedgerUnavailableError."""
+    proof covers. Raises NotClosedError, LedgerUnavailableError."""
     with ledger.read() as connection:
         cover = cover_of(connection, month)
-        all_fields = by_staff and cover is not None and _closed_by(connection, month) == 1
     if cover is None:
         raise NotClosedError(f"{month} is not closed.")
     page = record_page(ledger, cover, tenant=tenant, after=after, limit=limit + 1)
-    names = STORED_FIELDS if tenant is None or all_fields else RECORD_FIELDS
+    names = STORED_FIELDS if tenant is None else RECORD_FIELDS
     shown = [present(record, names) for record in page[:limit]]
     last = (shown[-1]["ended"], shown[-1]["id"]) if len(page) > limit else None
     return orjson.dumps(shown), last

@@ -132,7 +132,7 @@ def _of_record(record: UsageRecord, hour: DividedHour, terms: HourTerms, place: 
             if n not in piece.who:
                 continue
             nano = piece.shares[piece.who.index(n)]
-            rate = terms.book_at(place[0]).rate(place[2], *context.terms_at(piece.start), piece.start)
+            rate = terms.book.rate(place[2], *context.terms_at(piece.start), piece.start)
             yield Share(
                 record.attempt, bool(part[BILLABLE]), nano, None if rate is None else Amount(nano * rate)
             )

@@ -31,7 +31,6 @@ from gateway.costs.rollups.posting import (
 from gateway.costs.rollups.posting import FIGURES as FIGURE_NAMES
 from gateway.costs.rollups.token_weights import UNCALIBRATED, Weights
 from gateway.metering.ledger.engine_hours import EngineHour as Place
-from gateway.metering.ledger.engine_hours import earlier_rules_before
 from gateway.metering.ledger.record_rows import engine_hour_records
 from gateway.metering.ledger.schema import calibrations, engine_spans, usage
 from gateway.metering.records import CONTINUED, Outcome
@@ -84,11 +83,10 @@ class ComputedHour:
     details: Sequence[Detail] = ()
     """What both are sums of."""
 
-    def postings(self, *, divided: bool = True) -> Iterator[tuple[RowKey | PartKey, Figures]]:
-        """Rows and parts; if not `divided`, only rows."""
+    def postings(self) -> Iterator[tuple[RowKey | PartKey, Figures]]:
+        """Rows and parts."""
         yield from self.rows.items()
-        if divided:
-            yield from self.parts.items()
+        yield from self.parts.items()
 
 
 class HourTerms:
@@ -100,22 +98,6 @@ class HourTerms:
     @cached_property
     def book(self) -> PriceBook:
         return PriceBook(read_prices(self._connection))
-
-    def book_at(self, hour: int) -> PriceBook:
-        """The price book by the rules of an hour."""
-        return self._earlier_book if self.by_earlier_rules(hour) else self.book
-
-    def by_earlier_rules(self, hour: int) -> bool:
-        """Whether an hour was closed when prices of regions stood alone, and terms held for whole hours."""
-        return hour < self._earlier_rules_before
-
-    @cached_property
-    def _earlier_rules_before(self) -> int:
-        return earlier_rules_before(self._connection)
-
-    @cached_property
-    def _earlier_book(self) -> PriceBook:
-        return PriceBook(read_prices(self._connection), regions_alone=True)
 
     @cached_property
     def _calibrations(self) -> list[Any]:
@@ -167,7 +149,7 @@ def divided_hour(
         check_records(records)
     spans = connection.execute(_SPANS, at(place)).all()
     region, purchase, base_model = _terms_of(hour, spans, (*attempts, *rejected))
-    earlier = () if terms.by_earlier_rules(hour) else _earlier_terms(hour, spans)
+    earlier = _earlier_terms(hour, spans)
     weights = terms.weights(gpu_type, base_model, hour)
     context = HourContext(region, purchase, base_model, weights.id, earlier)
     pieces = divide(
@@ -176,7 +158,7 @@ def divided_hour(
             gpu_count,
             up=[(s.started, s.seen) for s in spans if s.phase == "up"],
             startup=[(s.started, s.seen) for s in spans if s.phase != "up"],
-            cuts=sorted({*_cuts(terms.book_at(hour), gpu_type, hour, context), *cuts}),
+            cuts=sorted({*_cuts(terms.book, gpu_type, hour, context), *cuts}),
             weights=weights,
         ),
         [*attempts, *continuations],

@@ -3,8 +3,7 @@
 A request has a name in each of DIMENSIONS: the id of its API key, the labels that it came with (see
 `gateway.dataplane.labels`), and its service tier. Each dimension divides the row on its own, so that the
 parts do not multiply. Only named parts are stored: what they leave of their row has the empty name, and
-whoever reads them computes it (see `part_sources`). So the parts always sum to the row, also for hours that
-were rolled up before there were parts.
+whoever reads them computes it (see `part_sources`). So the parts always sum to the row.
 
 Clients choose names. A tenant has at most MOST_NAMES of them per dimension and engine-hour, those with the
 most GPU time, then the most requests, then the smallest; the others together are OTHER. A function of the

@@ -102,22 +102,6 @@ def posted_since(connection: Connection, hour: int) -> Sequence[str]:
     return months(Period(month_of(first).start, month_of(max(first, last)).end)) or ()
 
 
-def divided(standing: Mapping[Key, Figures]) -> bool:
-    """Whether the parts by key, which every request has, account for the rows. They do not where rows were
-    posted before there were parts, or by a gateway of an earlier version during an upgrade: then parts are
-    neither corrected nor compared. `standing`: the `totals` of what is posted."""
-    rows: dict[RowKey, Figures] = {}
-    keyed: dict[RowKey, Figures] = {}
-    for key, figures in standing.items():
-        if isinstance(key, RowKey):
-            if key.tenant:
-                rows[key] = figures
-        elif key.dimension == DIMENSIONS[0]:
-            row = RowKey._make(key[: len(RowKey._fields)])
-            keyed[row] = _plus(keyed.get(row), figures)
-    return rows == keyed
-
-
 def totals(postings: Iterable[Posting]) -> dict[Key, Figures]:
     """Sums over all postings, without those that are zero."""
     sums: dict[Key, Figures] = {}

@@ -235,17 +235,13 @@ def _correct(
     """Add the rows for the open month `posted`, which replace its earlier corrections of this hour."""
     posted_rows.forget_corrections(connection, hour.place, posted)
     standing = posted_rows.standing(connection, hour.place)
-    divided = posted_rows.divided(posted_rows.totals(standing))
-    fresh = dict(hour.postings(divided=divided))
-    if not divided:  # the parts of the whole hour would be posted, and not what has changed
-        standing = [posting for posting in standing if isinstance(posting[0], RowKey)]
     gpu_type = hour.place[2]
 
     def by_book(key: RowKey) -> RowPrice:
-        rate = terms.book_at(hour.place[0]).rate(gpu_type, key.region, key.purchase, key.piece)
+        rate = terms.book.rate(gpu_type, key.region, key.purchase, key.piece)
         return BY_BOOK if rate is None else RowPrice(rate, terms.book.currency)
 
-    changes = corrections(standing, fresh, by_book)
+    changes = corrections(standing, dict(hour.postings()), by_book)
     posted_rows.add(rows, hour.place, posted, changes, correction=True)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.jumps import check_jump
@@ -22,10 +22,6 @@ T = TypeVar("T")
 
 DEFAULT = ""
 """The tenant of the default assignment."""
-RULES: Final = 2
-"""Rules for who pays a minimum; closed months keep theirs. By the first, who had the default card paid its
-minimum without usage, too: before an assignment of its own, and in months with only corrections or failed
-attempts. And usage that came late for a month without any was not charged it."""
 ENDED = "-"
 """The card of an assignment that ends the tenant's own; no card can have the name."""
 
@@ -53,10 +49,7 @@ class RateCards:
     """Cards and assignments, indexed for look-ups by tenant and month. Later rows replace earlier ones of the
     same month, so both are in the order in which they were recorded."""
 
-    def __init__(
-        self, cards: Sequence[RateCard] = (), assignments: Sequence[Assignment] = (), rules: int = RULES
-    ) -> None:
-        self.rules = rules
+    def __init__(self, cards: Sequence[RateCard] = (), assignments: Sequence[Assignment] = ()) -> None:
         self.cards = tuple(cards)
         self.assignments = tuple(assignments)
         self._versions: dict[str, dict[str, RateCard]] = {}
@@ -71,12 +64,11 @@ class RateCards:
             own[assignment.valid_from] = assignment
 
     @classmethod
-    def of_rows(cls, rows: Mapping[str, Sequence[Mapping[str, Any]]], rules: int = RULES) -> Self:
+    def of_rows(cls, rows: Mapping[str, Sequence[Mapping[str, Any]]]) -> Self:
         """From what a closed month keeps."""
         return cls(
             [RateCard.of_row(row) for row in rows.get("cards", ())],
             [Assignment(**row) for row in rows.get("assignments", ())],
-            rules,
         )
 
     @property
@@ -92,7 +84,7 @@ class RateCards:
     def _own(self, tenant: str, month: str) -> bool:
         """Whether it has a card by an assignment of its own."""
         own = _valid(self.assignments_of(tenant), month)
-        return self.rules < RULES if own is None else own.card != ENDED
+        return own is not None and own.card != ENDED
 
     def ends_after(self, tenant: str, month: str) -> bool:
         """Whether a tenant that was removed had this assignment."""

@@ -53,11 +53,8 @@ class Invoice:
         return short_text(self.tax_micros, 6)
 
     def tax_cents(self, cents: int) -> Cents:
-        """The tax on an amount in the invoice's currency, rounded half away from zero: to the currency's
-        smallest unit, unless the amount, of an earlier release, has fractions of it."""
+        """The tax on an amount in its currency, rounded half away from zero to the smallest unit."""
         sign, step = -1 if cents < 0 else 1, step_of(self.currency)
-        if cents % step:
-            step = 1
         return Cents(sign * half_up(abs(cents) * self.tax_micros, _WHOLE * step) * step)
 
     def document(self) -> dict[str, Any]:

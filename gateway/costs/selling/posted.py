@@ -10,7 +10,7 @@ from sqlalchemy import Connection, select
 from gateway.costs.cost_lines import CostLine, read_lines, read_postings
 from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.book import PriceBook
-from gateway.costs.selling.assignments import RULES, RateCards
+from gateway.costs.selling.assignments import RateCards
 from gateway.costs.selling.card_lines import NO_TOKENS, PriceKey, Tokens, added
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.charges import MonthCharges, MonthCorrection, TenantMonth, charge
@@ -116,7 +116,7 @@ def tenant_months(
         charged = charge(
             card, name, amounts.get(key, {}), resident[name].get(tenant), dedicated[name].get(tenant)
         )
-        due = key in amounts or tenant in owing[name] or cards.rules < RULES
+        due = key in amounts or tenant in owing[name]
         return charged if due else replace(charged, top_up=NOTHING)
 
     charged = {}

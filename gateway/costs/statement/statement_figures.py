@@ -28,13 +28,12 @@ from gateway.costs.prices.price_store import read_prices
 from gateway.costs.selling.card_store import read_cards
 from gateway.costs.selling.cards import RateCard
 from gateway.costs.selling.invoices import Invoice, in_force, read_invoices
-from gateway.costs.selling.smallest_unit import statement_step
 from gateway.costs.statement.converted import Conversion, charges_document, converted, exchange_rate
 from gateway.costs.statement.division import Division, Undivided, divide_statement
 from gateway.costs.statement.items import BY, ONE, Item, items_of, priced_items
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import period_tenants, periods
-from gateway.units import DAY, MICRO, Amount, Cents
+from gateway.units import DAY, MICRO, Amount, Cents, step_of
 
 _BY = ("adapter", "version", "base_model")
 
@@ -133,7 +132,7 @@ def read_statement(
     if missing := _missing(lines, settled, statement, card):
         raise MissingPriceError(f"No price of {missing} for all of {month}: add it with florin price add.")
     own, change = _currency(closed, card, book), None
-    step = statement_step(connection, month, own)
+    step = step_of(own)
     invoice = _invoice(connection, tenant, month, currency or own, own) if issuing is None else issuing
     if currency not in {None, own} and own:
         asking, known_at = tenant if for_tenant else None, closed.period_hash.closed_at if closed else None
@@ -143,7 +142,7 @@ def read_statement(
             connection, month, own, currency or "", now=now, tenant=asking, known_at=known_at
         )
         change = Conversion(rate, statement.due_cents)
-        step = statement_step(connection, month, rate.target)
+        step = step_of(rate.target)
         statement = converted(statement, rate.factor, step)
     cents, charges = statement.due_cents, statement.charges
     factor = ONE if change is None else change.rate.factor

@@ -14,7 +14,6 @@ from sqlalchemy import Connection, func, select
 from gateway.costs.periods import iso, month_of
 from gateway.costs.prices.book import Price, PriceBook
 from gateway.costs.prices.price_store import read_history, read_prices
-from gateway.metering.ledger.engine_hours import earlier_rules_before
 from gateway.metering.ledger.schema import engine_hours, rollups
 from gateway.units import FREE, Amount, Micros, NanoHours, micros_text
 
@@ -50,11 +49,7 @@ def changed_prices(connection: Connection, snapshot: Sequence[Mapping[str, Any]]
 def wrong_rates(connection: Connection, month: str, snapshot: Sequence[Mapping[str, Any]]) -> list[str]:
     """Rows of a month whose rate differs from the snapshot. Corrections may reverse earlier rows at their
     rate."""
-    book = PriceBook(
-        (Price(**document) for document in snapshot),
-        before_corrections=not any("id" in document for document in snapshot),
-        regions_alone=month_of(month).start < earlier_rules_before(connection),
-    )
+    book = PriceBook(Price(**document) for document in snapshot)
     table = rollups.c
     columns = [*(table[name] for name in _SERIES), table.piece, table.rate_micros, table.correction]
     wrong = []

@@ -12,7 +12,7 @@ from gateway.costs.closing.period_hash import Progress
 from gateway.costs.periods import iso, month_of
 from gateway.costs.rollups.engine_hour import PLACE, HourTerms, compute
 from gateway.costs.rollups.plausibility import ImplausibleError
-from gateway.costs.rollups.posted_rows import Key, divided, totals_by_place
+from gateway.costs.rollups.posted_rows import Key, totals_by_place
 from gateway.costs.rollups.posting import FIGURES, Figures, RowKey
 from gateway.metering.ledger.engine_hours import EngineHour as Place
 from gateway.metering.ledger.ledger import Ledger
@@ -61,11 +61,9 @@ def _compare(connection: Connection, hour: int, recomputed: RecomputedHour) -> N
             recomputed.differences.append(f"{place[1]} at {iso(place[0])} cannot be recomputed: {error}")
             continue
         posted = standing.get(place, {})
-        with_parts = divided(posted)
-        fresh = {key: figures for key, figures in computed.postings(divided=with_parts) if any(figures)}
-        stands = {key: f for key, f in posted.items() if with_parts or isinstance(key, RowKey)}
-        if fresh != stands:
-            recomputed.differences += _differing(place, fresh, stands)
+        fresh = {key: figures for key, figures in computed.postings() if any(figures)}
+        if fresh != posted:
+            recomputed.differences += _differing(place, fresh, posted)
 
 
 def _places(connection: Connection, hour: int, *tables: Table) -> set[Place]:

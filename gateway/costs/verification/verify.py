@@ -24,7 +24,7 @@ from gateway.costs.closing.period_hash import (
 )
 from gateway.costs.merkle import digest, header_hash
 from gateway.costs.periods import iso, month_of
-from gateway.costs.proofs.proof import SUMS, ProofCheck, in_order, tenants_root, version_of
+from gateway.costs.proofs.proof import SUMS, ProofCheck, in_order, tenants_root
 from gateway.costs.rollups.balance import imbalances
 from gateway.costs.rollups.daily_sums import differing_sums
 from gateway.costs.verification.pricing_checks import changed_prices, cost_check, wrong_rates
@@ -186,10 +186,10 @@ def _root(stored: StoredPeriod) -> ProofCheck:
     computed = {
         "month": stored.cover.month,
         "previous_root": stored.row["previous_root"],
-        "tenants_root": tenants_root(stored.statements.values(), version_of(header)),
+        "tenants_root": tenants_root(stored.statements.values()),
         "prices": digest(stored.terms["prices"]),
         "summary": digest(stored.summary),
-        **({} if version_of(header) == 1 else {"statements": digest(in_order(stored.statements.values()))}),
+        "statements": digest(in_order(stored.statements.values())),
     }
     wrong = [
         f"{name} is {computed[name]}, recorded as {header[name]}"
@@ -319,11 +319,10 @@ def _attribution(ledger: Ledger, month: str, progress: Progress) -> ProofCheck:
 
 def _records(ledger: Ledger, stored: StoredPeriod, progress: Progress) -> list[ProofCheck]:
     hourly = HourlyCounts(ledger, stored.cover.month)
-    version = version_of(stored.header)
-    summed = sums_of_records(ledger, stored.cover, progress, hourly.compare, version=version)
+    summed = sums_of_records(ledger, stored.cover, progress, hourly.compare)
     computed = {tenant: sums.document() for tenant, sums in summed.items()}
     hourly.end()
-    nothing = TenantSums(version).document()
+    nothing = TenantSums().document()
     wrong = []
     for tenant in sorted(computed.keys() | stored.statements.keys()):
         now, recorded = computed.get(tenant, nothing), stored.statements.get(tenant, nothing)

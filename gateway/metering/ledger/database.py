@@ -43,8 +43,8 @@ class LedgerUnavailableError(Exception):
     stays in the log."""
 
 
-class LedgerTooNewError(LedgerUnavailableError):
-    """A newer version of Florin has migrated the database."""
+class UnknownSchemaError(LedgerUnavailableError):
+    """The database belongs to a version of Florin whose schema this one does not know."""
 
 
 REFUSALS = (LedgerUnavailableError, StatementError, ValueError, TypeError, OverflowError)

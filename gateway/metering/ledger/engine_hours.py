@@ -64,19 +64,12 @@ def _mark(dialect: str) -> Any:
 
 
 _PRUNED_BEFORE = select(ledger_state.c.value).where(ledger_state.c.name == "pruned_before")
-_EARLIER_RULES_BEFORE = select(ledger_state.c.value).where(ledger_state.c.name == "earlier_rules_before")
 
 
 def pruned_before(connection: Connection) -> int:
     """Some records that ended before this time have been removed, so their hours are never rolled up
     again."""
     return connection.execute(_PRUNED_BEFORE).scalar() or 0
-
-
-def earlier_rules_before(connection: Connection) -> int:
-    """Hours before this time were closed by an earlier release, by rules that have changed since: they are
-    computed as they were."""
-    return connection.execute(_EARLIER_RULES_BEFORE).scalar() or 0
 
 
 def changed_terms(connection: Connection, start: int, end: int) -> dict[Pool, set[Terms]]:

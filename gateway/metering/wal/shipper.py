@@ -29,8 +29,8 @@ _ROWS = 500
 _OFFLOAD = 100
 """Records of a transaction for which it is worth starting a process. A worker with fewer needs none."""
 _LONGEST_PAUSE = 15.0
-_LAST_SECONDS = 3.0
-"""Seconds that a stopping worker spends on its backlog; its successor ships the rest."""
+_LAST_PAUSE = 0.2
+"""Seconds until a stopping worker tries again."""
 _CHECK_SECONDS = 5.0
 _MARKS = 20
 """Seconds, and transactions, between checks whether the ledger still has what it acknowledged."""
@@ -81,9 +81,12 @@ class Shipper:
         now: Callable[[], int] = system_time,
         inserter: Inserter | None = None,
         kept: KeptLog | None = None,
+        last_seconds: float = 3.0,
     ) -> None:
         """`now`: Unix microseconds, by the clock that records use. `inserter`: a process that inserts.
-        `kept`: where shipped records stay for a while; None: they are not kept."""
+        `kept`: where shipped records stay for a while; None: they are not kept. `last_seconds`: how long
+        `close` tries to ship what is left."""
+        self._last_seconds = last_seconds
         self._inserter = inserter
         self._now = now
         self._root = root
@@ -102,8 +105,8 @@ class Shipper:
         self._marks = sorted(kept.marks()) if kept else list[Mark]()
         """Commits that the ledger acknowledged since it was last found to have them all, and one before."""
         self._checked = -math.inf
-        self._newer = set[Path]()
-        """The directories that wait for a later version."""
+        self.newer = set[Path]()
+        """The directories that wait for the newer version of Florin that wrote them."""
 
     def start(self) -> None:
         self._thread.start()
@@ -126,13 +129,30 @@ class Shipper:
         """Ship the rest after the log was closed, and remove the directory if everything is shipped."""
         self._stop.set()
         self._thread.join()
+        late = _after(self._last_seconds)
         with self._lock:
             try:
-                self._adopt(self._mine, _after(_LAST_SECONDS))
-            except (LedgerUnavailableError, OSError, _OutOfTimeError) as error:
-                log.warning("Ledger: %s Unshipped records stay in %s.", error, self._mine.path)
+                while (error := self._last_pass(late)) is not None and not late():
+                    time.sleep(min(_LAST_PAUSE, self._last_seconds))
+                if error is not None:
+                    rest = self._mine.batches(self._mine.cursor(), dead=True)
+                    log.warning(
+                        "Ledger: %s %d usage records are not in it yet. The next gateway with this state "
+                        "directory ships them from %s; without the directory, they are lost.",
+                        error,
+                        sum(map(is_final, itertools.chain.from_iterable(batch.lines for batch in rest))),
+                        self._mine.path,
+                    )
             finally:
                 self._mine.release()
+
+    def _last_pass(self, late: Late) -> Exception | None:
+        """None: everything is shipped."""
+        try:
+            self._adopt(self._mine, late)
+        except (LedgerUnavailableError, OSError, _OutOfTimeError) as error:
+            return error
+        return None
 
     def _run(self) -> None:
         while not self._stop.wait(self._pause):
@@ -154,11 +174,11 @@ class Shipper:
     def _ship_all(self, late: Late) -> None:
         self._ship(self._mine, late, dead=False)
         for path in others(self._root, self._mine.path):
-            directory = WorkerDirectory.adopt(path) if path not in self._newer else None
+            directory = WorkerDirectory.adopt(path) if path not in self.newer else None
             if directory is not None:
                 try:
                     if _of_newer_version(directory):
-                        self._newer.add(path)
+                        self.newer.add(path)
                         log.warning("Usage log: %s waits for the newer version that wrote it.", path)
                     else:
                         self._adopt(directory, late)

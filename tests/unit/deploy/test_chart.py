@@ -101,7 +101,9 @@ def test_the_settings_that_the_chart_sets_cannot_be_given_besides():
 def test_the_gateway_is_stopped_no_sooner_than_it_needs():
     settings = environment(GATEWAY)
     pre_stop = container(GATEWAY)["lifecycle"]["preStop"]["sleep"]["seconds"]
-    needed = pre_stop + int(settings["FLORIN_LAME_DUCK"]) + int(settings["FLORIN_SHUTDOWN_GRACE"])
+    needed = pre_stop + sum(
+        int(settings[f"FLORIN_{name}"]) for name in ("LAME_DUCK", "SHUTDOWN_GRACE", "USAGE_GRACE")
+    )
     assert pod(GATEWAY)["terminationGracePeriodSeconds"] >= needed + 10
 
 

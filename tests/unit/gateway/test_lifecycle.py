@@ -31,6 +31,7 @@ class Recording:
     failovers: list[str] = field(default_factory=list)
     learned: list[str] = field(default_factory=list)
     resumed: int = 0
+    revoked: bool = False
     leases: list[SimpleNamespace] = field(default_factory=list)
 
     def error(self, code: str) -> None:
@@ -44,6 +45,10 @@ class Recording:
 
     async def settled(self) -> None:
         pass
+
+    def authenticate(self, _exchange: Exchange) -> None:
+        if self.revoked:
+            raise FlorinError("revoked_api_key", "This API key has been revoked.")
 
     def place_at_once(self, _state: object) -> None:
         """Nothing is there at once."""
@@ -87,6 +92,7 @@ class ScriptedDelivery(Delivery):
 
     def __init__(self, seen: Recording, *does: Any) -> None:
         self.metrics = self.router = self.retries = seen  # type: ignore[assignment]
+        self.authenticate = seen.authenticate
         self.script = list(does)
 
     def note_decision(self, request: Request, lease: object) -> None:  # type: ignore[override]
@@ -238,6 +244,13 @@ async def test_whatever_ends_an_attempt_ends_its_lease_and_no_other_follows(seen
     with pytest.raises(type(end)):
         await deliver(seen, elsewhere("died"), end, answers)
     assert [lease.ends for lease in seen.leases] == [1, 1]
+
+
+async def test_a_key_that_is_revoked_while_its_request_waits_is_refused_as_otherwise(seen):
+    seen.revoked = True
+    with pytest.raises(FlorinError, match="This API key has been revoked"):
+        await deliver(seen, answers)
+    assert [lease.ends for lease in seen.leases] == [1]
 
 
 async def test_the_router_says_when_it_is_enough(seen):

@@ -10,15 +10,10 @@ from fastapi import APIRouter, Query
 from gateway.api.dependencies import StaffKey, StateDep
 from gateway.api.finance_requests import (
     After,
-    From,
-    Month,
+    RequestedPeriod,
     Tagged,
-    To,
-    Zone,
-    period_of,
     position,
     token,
-    zone_of,
 )
 from gateway.costs.cost_lines import effective
 from gateway.costs.periods import iso
@@ -40,10 +35,7 @@ async def sightings(
     *,
     _: StaffKey,
     state: StateDep,
-    start: From = None,
-    to: To = None,
-    month: Month = None,
-    timezone: Zone = "UTC",
+    period: RequestedPeriod,
     engine: EngineName = None,
     limit: Limit = 1000,
     after: After = None,
@@ -51,7 +43,7 @@ async def sightings(
     """When each worker saw each engine alive. With the records (`usage`) and the prices, this is all that a
     cost report is computed from. The union of an engine's sightings is its provisioned time. Sightings
     that touch the period are listed whole. Role finance or operator."""
-    within = effective(period_of(start, to, month, state.clock.now(), zone_of(timezone)))
+    within = effective(period)
     start_after = None
     if after is not None:
         name, worker, began, phase = position(after, 4)
@@ -75,17 +67,14 @@ async def hours(
     *,
     _: StaffKey,
     state: StateDep,
-    start: From = None,
-    to: To = None,
-    month: Month = None,
-    timezone: Zone = "UTC",
+    period: RequestedPeriod,
     engine: EngineName = None,
     limit: Limit = 1000,
     after: After = None,
 ) -> EngineHours:
     """Engine-hours, and the weights that divided them. Role finance or operator."""
     now = state.clock.now()
-    within = effective(period_of(start, to, month, now, zone_of(timezone)))
+    within = effective(period)
     start_after = None
     if after is not None:
         hour, name, gpu_type, count = position(after, 4)

@@ -12,20 +12,15 @@ from fastapi import APIRouter, Path, Query, Response
 from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance_requests import (
     After,
-    From,
-    Month,
+    RequestedPeriod,
     Tagged,
     Tenant,
-    To,
-    Zone,
     known_tenants_of,
     ledger_process_of,
     owner_of,
-    period_of,
     position,
     rendered,
     token,
-    zone_of,
 )
 from gateway.costs.periods import iso
 from gateway.costs.reports.request_cost import request_cost
@@ -49,10 +44,7 @@ async def usage(
     *,
     key: FinanceKey,
     state: StateDep,
-    start: From = None,
-    to: To = None,
-    month: Month = None,
-    timezone: Zone = "UTC",
+    period: RequestedPeriod,
     tenant: Tenant = None,
     adapter: Annotated[
         str | None, Query(max_length=200, description="Only this adapter's, by its full name.")
@@ -67,14 +59,13 @@ async def usage(
     """List usage records by the time at which they ended. `next` is null on the last page.
     `complete` is false while records are still arriving in the ledger. A tenant's key sees the requests that
     began after its tenant was added."""
-    within = period_of(start, to, month, state.clock.now(), zone_of(timezone))
     flushed = await state.meter.flush()
     [*tenants] = set(await known_tenants_of(state, key, tenant))
     position = None if after is None else position_of(after)
     make_page = partial(
         usage_page,
-        start=within.start,
-        end=within.end,
+        start=period.start,
+        end=period.end,
         tenant=tenants[0] if tenants else None,
         after=position,
         limit=limit,
@@ -88,10 +79,10 @@ async def usage(
     else:
         page, last = await asyncio.to_thread(make_page, state.ledger)
     process = ledger_process_of(state, key)
-    lacks = await lacking(process, within, flushed=flushed, tenant=key.own_tenant)
+    lacks = await lacking(process, period, flushed=flushed, tenant=key.own_tenant)
     return rendered(
         page,
-        **{"from": iso(within.start), "to": iso(within.end)},
+        **{"from": iso(period.start), "to": iso(period.end)},
         next=None if last is None else token_of(*last),
         **completeness(state, lacks),
     )

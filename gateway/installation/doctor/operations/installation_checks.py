@@ -18,7 +18,7 @@ from gateway.costs.prices.book import PriceBook
 from gateway.costs.prices.price_store import list_prices
 from gateway.costs.scheduled_exports.status import ExportStatus, read_status
 from gateway.installation.doctor.operations.merging_checks import of_merging, used
-from gateway.metering.ledger.database import LedgerTooNewError, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError, UnknownSchemaError
 from gateway.metering.wal.segments import REFUSED
 from gateway.observability.conditions import CONDITIONS
 from gateway.operations.state import State
@@ -147,8 +147,8 @@ async def of_ledger(state: State) -> list[Diagnosis]:
 
 def ledger_away(error: LedgerUnavailableError) -> Diagnosis:
     remedy = "Start its database, and check FLORIN_LEDGER_URL."
-    if isinstance(error, LedgerTooNewError):
-        remedy = "Install the newer version of Florin again."
+    if isinstance(error, UnknownSchemaError):
+        remedy = "Install the version of Florin that it belongs to again."
     return Diagnosis(
         "ledger", "problem", "", str(error), f"{remedy} Usage waits on this host's disk meanwhile."
     )

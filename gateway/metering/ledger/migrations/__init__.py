@@ -17,39 +17,20 @@ import threading
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, inspect, select, text
-from sqlalchemy.schema import SetColumnComment, SetTableComment
 
 from gateway.metering.ledger.chain import adopt
-from gateway.metering.ledger.database import LedgerTooNewError, insert, reading, writing
-from gateway.metering.ledger.schema import ledger_state, schema
+from gateway.metering.ledger.database import (
+    UnknownSchemaError,
+    insert,
+    reading,
+    writing,
+)
+from gateway.metering.ledger.schema import ledger_state
 
 log = logging.getLogger("florin.metering")
 
-REVISIONS = (
-    "0001",
-    "0002",
-    "0003",
-    "0004",
-    "0005",
-    "0006",
-    "0007",
-    "0008",
-    "0009",
-    "0010",
-    "0011",
-    "0012",
-    "0013",
-    "0014",
-    "0015",
-    "0016",
-    "0017",
-    "0018",
-    "0019",
-    "0020",
-    "0023",
-    "0024",
-    "0027",
-)
+REVISIONS = ("0027",)
+"""Those with lower numbers are from before the first release."""
 HEAD = REVISIONS[-1]
 """The revision that this code requires, or one after it that leaves it writing."""
 WRITABLE_SINCE = "0027"
@@ -66,11 +47,16 @@ def migrate(engine: Engine) -> None:
     they wait as long as for any writer. A ledger of a newer version that leaves this one writing stays as it
     is.
 
-    Raises LedgerTooNewError, LedgerUnavailableError."""
+    Raises UnknownSchemaError, LedgerUnavailableError."""
     with reading(engine) as connection:
         revision = revision_of(connection)
         if revision == HEAD:
             return
+        if revision is not None and revision < REVISIONS[0]:
+            raise UnknownSchemaError(
+                f"The ledger database is from before the first release of Florin (its schema is {revision}; "
+                f"this version requires {HEAD}). Use another database."
+            )
         if revision is not None and revision not in REVISIONS and _writable(connection):
             log.warning(
                 "Ledger: its schema is %s, of a newer version of Florin, and can be used by this one (%s).",
@@ -78,6 +64,8 @@ def migrate(engine: Engine) -> None:
                 HEAD,
             )
             return
+    if revision is not None:
+        log.info("Ledger: upgrading its schema from %s to %s, once nobody reads it.", revision, HEAD)
     with writing(engine) as connection:
         if connection.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
@@ -85,12 +73,11 @@ def migrate(engine: Engine) -> None:
         if revision == HEAD:
             return
         if revision is not None and revision not in REVISIONS:
-            raise LedgerTooNewError(
+            raise UnknownSchemaError(
                 f"The ledger database was created by a newer version of Florin (its schema is {revision}; "
                 f"this version requires {HEAD}). Upgrade Florin, or use another database."
             )
         upgrade(connection, HEAD)
-        _describe(connection)
         if revision is not None:
             log.info("Ledger: schema upgraded from %s to %s.", revision, HEAD)
 
@@ -127,15 +114,3 @@ def upgrade(connection: Connection, revision: str) -> None:
     if revision == HEAD:
         adopt(connection)
         _leave_writable(connection)
-
-
-def _describe(connection: Connection) -> None:
-    """Write the comments of `schema/` into PostgreSQL, for those who query the ledger directly. They are part
-    of no revision, so that wording can change without one."""
-    if connection.dialect.name != "postgresql":
-        return
-    for table in schema.sorted_tables:
-        connection.execute(SetTableComment(table))
-        for column in table.columns:
-            if column.comment:
-                connection.execute(SetColumnComment(column))

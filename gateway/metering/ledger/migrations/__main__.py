@@ -14,8 +14,8 @@ from sqlalchemy import make_url
 
 from gateway.config import load_settings
 from gateway.metering.ledger.database import (
-    LedgerTooNewError,
     LedgerUnavailableError,
+    UnknownSchemaError,
     open_engine,
     translated,
 )
@@ -34,7 +34,7 @@ def main() -> int:
             migrate(engine)
         finally:
             engine.dispose()
-    except LedgerTooNewError as error:
+    except UnknownSchemaError as error:
         log.error("%s", error)
         return 1
     except LedgerUnavailableError as error:

@@ -14,6 +14,7 @@ indexes, because each slows every insert; all except the key's grow at their end
 
 from __future__ import annotations
 
+import gateway.metering.ledger.schema.programs  # noqa: F401  # is created with the tables
 from gateway.metering.ledger.schema.batches import batch_results, batches, file_chunks, files
 from gateway.metering.ledger.schema.bills import bill_acceptances, bill_lines, commitments, true_ups
 from gateway.metering.ledger.schema.budgets import (

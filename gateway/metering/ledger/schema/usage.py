@@ -232,7 +232,6 @@ ledger_state = Table(
     Column("name", String(40), primary_key=True),
     Column("value", BigInteger, nullable=False),
     comment="`batch`: number of the last transaction; `pruned_before`: earlier records may have been "
-    "removed; `identity`: a random number that tells this ledger from others; `earlier_rules_before`: end of "
-    "the months that earlier releases closed, by rules that have changed since; `writable_since`: the oldest "
+    "removed; `identity`: a random number that tells this ledger from others; `writable_since`: the oldest "
     "schema whose gateways may write to this one",
 )

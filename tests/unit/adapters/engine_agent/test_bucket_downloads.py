@@ -30,6 +30,7 @@ class Fleet:
             (directory / name).write_bytes(content)
         self.hexdigest = digest_of(directory)
         self.size = sum(map(len, self.files.values()))
+        self.bucket_url = bucket.url
         self.cuts: list[int] = []
         self.expired = 0
         for name in self.files:
@@ -38,7 +39,7 @@ class Fleet:
 
     def sign(self, r) -> None:
         name = r.path.rpartition("/")[2]
-        r.answer(b"", status=307, location=f"{self.bucket.url}/b/{name}?signature=s3cret{r.count}")
+        r.answer(b"", status=307, location=f"{self.bucket_url}/b/{name}?signature=s3cret{r.count}")
 
     def give(self, r) -> None:
         name = r.path.partition("?")[0].rpartition("/")[2]
@@ -83,6 +84,18 @@ async def test_the_bucket_is_asked_without_the_host_s_key(agent, fleet, tmp_path
     directory = await fetched(agent, fleet, tmp_path)
     assert {path.name: path.read_bytes() for path in directory.iterdir()} == fleet.files
     assert all(r.headers["authorization"] == "Bearer fl_own_key" for r in fleet.gateway.requests)
+    assert not [r for r in fleet.bucket.requests if "authorization" in r.headers]
+
+
+async def test_a_bucket_behind_a_proxy_is_not_sent_what_a_netrc_says(agent, fleet, tmp_path, monkeypatch):
+    netrc = tmp_path / "netrc"
+    netrc.write_text("default login florin password s3cret")
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("http_proxy", fleet.bucket.url)
+    fleet.bucket.handlers = {f"http://bucket.test{p}": give for p, give in fleet.bucket.handlers.items()}
+    fleet.bucket_url = "http://bucket.test"
+    await fetched(agent, fleet, tmp_path)
+    assert fleet.asked(fleet.bucket) == [0]
     assert not [r for r in fleet.bucket.requests if "authorization" in r.headers]
 
 

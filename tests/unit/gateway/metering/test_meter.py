@@ -7,7 +7,6 @@ from gateway.metering import attempt as attempt_module
 from gateway.metering.meter import Meter
 from gateway.metering.records import Labels, Outcome, orphaned, parse_line
 from gateway.metering.wal import log as wal_module
-from gateway.metering.wal import shipper as shipper_module
 from gateway.observability.metrics import Metrics
 from gateway.runtime import clock
 from gateway.units import HOUR
@@ -336,9 +335,8 @@ async def test_an_open_attempt_stays_in_the_log_when_its_segment_goes(tmp_path, 
     assert len(records(ledger)) == 31
 
 
-async def test_close_ships_everything_and_leaves_no_file(tmp_path, ledger, monkeypatch):
-    monkeypatch.setattr(shipper_module, "_LAST_SECONDS", PATIENCE_S)
-    meter = Meter(tmp_path / "usage", ledger, Metrics())
+async def test_close_ships_everything_and_leaves_no_file(tmp_path, ledger):
+    meter = Meter(tmp_path / "usage", ledger, Metrics(), last_seconds=PATIENCE_S)
     await meter.start()
     for number in range(50):
         meter.begin(request_id=f"r{number}", attempt=1, **NAMES).end(Outcome.OK, billable=True, exact=True)

@@ -96,7 +96,7 @@ def test_credits_are_on_the_statement_and_closed_months_keep_them(ledger, tenant
     assert all(check.ok is not False for check in verify(ledger, "2026-10")[0].checks)
     [sums] = [row for row in one(ledger, "2026-10", NOW)["statements"] if row["tenant"] == tenant]
     assert sums["charged_cents"] == 0
-    assert proof_of(ledger, "2026-10", tenant, for_tenant=True)["statement"]["amount_cents"] == 0
+    assert proof_of(ledger, "2026-10", tenant)["statement"]["amount_cents"] == 0
     page = statement_page(ledger, tenant, "2026-10", issuer="N", now=NOW, known=True)
     assert "Prepaid credits" in page
     if price_cents:

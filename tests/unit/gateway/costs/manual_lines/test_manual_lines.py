@@ -93,7 +93,7 @@ def test_lines_are_on_the_statement_and_closed_months_keep_them(ledger, tenant):
     assert "Fee: Support, 17 of 31 days" in page
     table = statement_csv(ledger, tenant, "2026-10", issuer="N", now=NOW, known=True).decode()
     assert "credit,Outage," in table
-    proof = proof_of(ledger, "2026-10", tenant, for_tenant=True)
+    proof = proof_of(ledger, "2026-10", tenant)
     records = [] if tenant == "newcomer" else None
     assert proof["statement"]["amount_cents"] == final["amount_cents"]
     assert all(check.ok is not False for check in verify_proof(proof, records, proof["seal"]))

@@ -22,7 +22,7 @@ from gateway.costs.policies.standing import (
 from gateway.costs.policies.terms import policies_at
 from gateway.costs.rollups.rollup import roll
 from gateway.costs.verification.verify import verify
-from gateway.metering.ledger.schema import audit_log, period_tenants, periods
+from gateway.metering.ledger.schema import audit_log, period_tenants
 from tests.unit.gateway.costs.month import DECEMBER, fill
 
 NOW = DECEMBER + GRACE
@@ -153,19 +153,3 @@ def test_a_policy_given_at_the_closing_holds_for_all_tenants(ledger):
         "frozen": True,
     }
     assert policies_at(ledger, None, NOW)["month"] == "2026-12"
-
-
-def test_a_month_closed_before_there_were_standing_policies_stays_as_it_is(ledger):
-    """Its terms have no `allocation`; it is still verified in the way in which it was closed."""
-    from gateway.costs.policies.terms import terms_of
-
-    fill(ledger)
-    close(ledger, "2026-10", now=NOW, by="key", policy="even")
-    with ledger.write() as connection:
-        document = json.loads(connection.execute(select(periods.c.document)).scalar_one())
-        for name in ("own", "allocation"):
-            del document["terms"][name]
-        connection.execute(periods.update().values(document=json.dumps(document)))
-    with ledger.read() as connection:
-        terms = terms_of(connection, "2026-10")
-    assert (terms.method, terms.policy, terms.frozen) == (1, EVEN, True)

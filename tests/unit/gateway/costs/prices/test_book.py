@@ -42,8 +42,6 @@ def test_the_price_of_all_regions_fills_the_gaps_of_a_region_s_own():
     assert [book.rate("H100", "eu", "on_demand", t) for t in times] == [1, 2, 1, 3, 3, 4]
     assert book.changes("H100", "eu", "on_demand", 0, 1000) == [100, 200, 300, 400]
     assert book.changes("H100", "us", "on_demand", 0, 1000) == [350]
-    earlier = PriceBook(prices, regions_alone=True)
-    assert [earlier.rate("H100", "eu", "on_demand", t) for t in times] == [None, 2, None, 3, 3, None]
 
 
 def test_gaps_that_no_price_fills():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from gateway.costs.closing.closing import close
 from gateway.costs.cost_lines import read_lines
@@ -19,7 +19,7 @@ from gateway.costs.rollups.rollup import roll
 from gateway.costs.verification.verify import verify
 from gateway.metering.ledger.schema import audit_log, dirty_hours, periods
 from gateway.units import DAY, HOUR
-from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, OCTOBER, fill
+from tests.unit.gateway.costs.month import DECEMBER, NOVEMBER, fill
 
 ON = ("", "on_demand")
 
@@ -188,25 +188,6 @@ def document(ledger):
         return connection.execute(select(periods.c.document)).scalar_one()
 
 
-def test_a_month_closed_by_an_earlier_release_still_verifies(ledger):
-    """Its price book has no numbers, and a price that ended left a gap."""
-    fill(ledger)
-    add(ledger, "9", valid_from=OCTOBER + HOUR, valid_to=OCTOBER + 2 * HOUR)
-    close(ledger, "2026-10", now=NOVEMBER + DAY, by="test")
-    [checked] = verify(ledger, "2026-10")
-    assert [c for c in checked.checks if c.ok is False] == []
-    held = json.loads(document(ledger))
-    for stored in held["terms"]["prices"]:
-        for name in ("id", "supersedes", "withdrawn", "reason"):
-            del stored[name]
-    with ledger.write() as connection:
-        connection.execute(update(periods).values(document=json.dumps(held)))
-    [checked] = verify(ledger, "2026-10")
-    prices = {c.name: c for c in checked.checks}
-    assert prices["prices"].ok, prices["prices"].detail
-    assert "price book 0.00" in prices["rates"].detail  # as that release would have said of resumed prices
-
-
 def test_each_part_of_a_price_can_be_corrected(ledger):
     number = add(ledger, "2", valid_to=200, valid_from=100).id
     new = correct(
@@ -217,13 +198,6 @@ def test_each_part_of_a_price_can_be_corrected(ledger):
     assert (new.valid_from, new.valid_to, new.rate_micros) == (50, None, 2_000_000)
     assert (new.speedup_millis, new.speedup_reference) == (500, "H100")
     assert correct(ledger, new.id, valid_to=60).valid_to == 60
-
-
-def test_months_closed_before_corrections_are_priced_as_then():
-    prices = [price(0, rate=1), price(100, 200, rate=9)]
-    book = PriceBook(prices, before_corrections=True)
-    assert [book.rate("H100", *ON, t) for t in (150, 200)] == [9, None]
-    assert book.rate("h100", *ON, 150) is None
 
 
 def test_a_book_that_tells_cases_apart_is_read_as_it_stands():

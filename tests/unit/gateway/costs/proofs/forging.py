@@ -17,8 +17,8 @@ VERIFIER = Path(__file__).parents[5] / "docs" / "verify_proof.py"
 
 def proved(ledger, month, tenant):
     """As a customer gets it: the proof and the records."""
-    proof = json.loads(json.dumps(proof_of(ledger, month, tenant, for_tenant=True)))
-    return proof, json.loads(covered_page(ledger, month, tenant, None, 100, by_staff=False)[0])
+    proof = json.loads(json.dumps(proof_of(ledger, month, tenant)))
+    return proof, json.loads(covered_page(ledger, month, tenant, None, 100)[0])
 
 
 def failed(proof, records, seal=None):

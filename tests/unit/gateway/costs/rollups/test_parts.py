@@ -5,11 +5,11 @@ from __future__ import annotations
 import random
 
 import pytest
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import func, select, update
 
 from gateway.costs.closing.closing import GRACE, close
 from gateway.costs.cost_lines import SUMS
-from gateway.costs.merkle import canonical, leaf_hash, record_leaf
+from gateway.costs.merkle import record_leaf
 from gateway.costs.periods import month_of
 from gateway.costs.rollups.part_sources import SeveralDimensionsError
 from gateway.costs.rollups.parts import DIMENSIONS, MOST_NAMES, parts_of
@@ -183,56 +183,12 @@ def test_whoever_tampers_with_a_part_breaks_the_seal(ledger):
     assert "end user" in wrong["attribution"]
 
 
-def test_a_month_closed_before_there_were_parts_keeps_its_seal_and_its_corrections_have_no_name(ledger):
-    """As after an upgrade: rows without parts, and records without labels."""
-    price(ledger, "H100", "2.49")
-    price(ledger, "L40", "0.7")
-    ledger.insert(some_records(0, OCTOBER))
-    span(ledger, OCTOBER)
-    roll(ledger, LATE)
-    with ledger.write() as connection:
-        connection.execute(delete(rollup_parts))
-    close(ledger, "2026-10", now=DECEMBER + GRACE, by="key")
-    assert [c for v in verify(ledger) for c in v.checks if not c.ok] == []
-    ledger.insert(
-        [record("late", dispatched=OCTOBER, ended=OCTOBER + 9, engine="a", gpu_type="H100", gpu_count=2)]
-    )
-    roll(ledger, LATE)
-    for of in ("2026-10", "2026-11"):
-        assert sums(ledger, of, ("key",)) == undivided(ledger, of, ())
-        assert {line.keys for line in lines(ledger, month_of(of), ("key",))} == {("",)}
-
-
-def test_an_hour_that_an_earlier_version_rolled_up_during_an_upgrade_is_left_without_names(ledger):
-    """It replaces rows and knows nothing of parts: those that stand are neither compared nor corrected."""
-    filled(ledger)
-    c = rollup_parts.c
-    with ledger.write() as connection:
-        connection.execute(
-            delete(rollup_parts).where(c.hour == OCTOBER, c.dimension == "key", c.name == "key-1")
-        )
-    close(ledger, "2026-10", now=DECEMBER + GRACE, by="key")
-    late = record(
-        "late", dispatched=OCTOBER, ended=OCTOBER + 9, engine="a", gpu_type="H100", gpu_count=2, tag="x"
-    )
-    ledger.insert([late])
-    roll(ledger, LATE)
-    assert [check for v in verify(ledger) for check in v.checks if not check.ok] == []
-    for dimension in DIMENSIONS:
-        for of in ("2026-10", "2026-11"):
-            assert sums(ledger, of, (dimension,)) == undivided(ledger, of, ())
-    with ledger.read() as connection:
-        corrected = select(func.count()).select_from(rollup_parts).where(c.correction)
-        assert connection.execute(corrected).scalar() == 0
-
-
-def test_the_leaf_of_a_record_covers_its_labels_and_without_labels_is_what_it_was(ledger):
+def test_the_leaf_of_a_record_covers_its_labels_and_none_is_as_if_there_were_no_such_field():
     bare, tagged = record("bare"), record("tagged", tag="batch")
     fields = bare._asdict()
     later = {"end_user", "tag", "cost_centre", "service_tier", "task"}
     before = {k: v for k, v in fields.items() if k not in {"seq", "seen", *later}}
     assert record_leaf(fields) == record_leaf(before)
-    assert record_leaf(fields, 1) == record_leaf(before, 1) == leaf_hash(canonical(before))
     assert record_leaf(tagged._asdict()) != record_leaf({**tagged._asdict(), "tag": None})
     assert record_leaf({**fields, "service_tier": "batch"}) != record_leaf(fields)
     assert record_leaf({**fields, "tag": "x"}) != record_leaf({**fields, "end_user": "x"})

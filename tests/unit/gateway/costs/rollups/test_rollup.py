@@ -124,16 +124,6 @@ def test_a_price_of_terms_that_held_for_a_part_of_a_closed_hour_corrects_it(ledg
     assert [mark["hour"] for mark in marks(ledger)] == [OCTOBER]
 
 
-def test_hours_that_an_earlier_release_closed_keep_the_terms_of_their_end(ledger):
-    change_terms(ledger)
-    mark_closed(ledger, "2026-10")
-    put(ledger, ledger_state, {"name": "earlier_rules_before", "value": NOVEMBER})
-    roll(ledger, LATE)
-    assert {row[1:] for row in rows(ledger, "hour", "region", "purchase") if row[0] == OCTOBER} == {
-        ("us", "on_demand")
-    }
-
-
 def test_a_price_change_cuts_the_hour(ledger):
     priced(ledger, 2_000_000, OCTOBER)
     priced(ledger, 3_000_000, OCTOBER + HALF)

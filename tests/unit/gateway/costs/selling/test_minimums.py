@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 
 import pytest
 from sqlalchemy import select
 
 from gateway.costs.closing.closing import ClosingError, close
-from gateway.costs.closing.period_hash import settlement_of
-from gateway.costs.closing.preview import settlement_now
-from gateway.costs.export.cells import Fixed
-from gateway.costs.export.customer import Customer
 from gateway.costs.manual_lines.operations import line_of
 from gateway.costs.manual_lines.schemas import NewManualLine
 from gateway.costs.manual_lines.store import request_line
 from gateway.costs.periods import month_of
-from gateway.costs.prices.book import PriceBook
 from gateway.costs.rollups.rollup import roll
-from gateway.costs.selling.assignments import DEFAULT, Assignment, RateCards
+from gateway.costs.selling.assignments import DEFAULT, Assignment
 from gateway.costs.selling.card_store import add_card, assign
-from gateway.metering.ledger.schema import period_tenants, periods
-from gateway.units import CENT, HOUR
+from gateway.metering.ledger.schema import period_tenants
+from gateway.units import HOUR
 from tests.support.ledger_rows import price
 from tests.unit.gateway.costs.selling.cards import card
 from tests.unit.gateway.costs.selling.sold import attempt, up
@@ -88,32 +82,6 @@ def test_a_month_that_somebody_pays_for_is_not_skipped(ledger_with, owed):
         closed(ledger, "2026-12")
     assert "acme" in closed(ledger, "2026-11")
     assert "bolt" in closed(ledger, "2026-12")
-
-
-def test_months_closed_by_an_earlier_release_keep_its_rules(ledger_with):
-    """Their terms do not say which."""
-    ledger = ledger_with(months())
-    assign(ledger, Assignment("acme", "standard", "2026-11", 2))
-    closed(ledger, "2026-10")
-    with ledger.read() as connection:
-        document = connection.execute(select(periods.c.document)).scalar_one()
-        terms = json.loads(document)["terms"]
-        now, earlier = (
-            settlement_of(connection, "2026-10", known, [])
-            for known in (terms, {name: value for name, value in terms.items() if name != "charging"})
-        )
-        settled = settlement_now(connection, "2026-10")
-        then = replace(settled, settlement=earlier, cards=RateCards.of_rows(terms["rate_cards"], rules=1))
-        customers = [Customer("acme", "2026-10", known) for known in (settled, then)]
-        files = [
-            [row["BilledCost"] for row in customer.month_rows(connection, PriceBook(()))]
-            for customer in customers
-        ]
-    assert now.statements.keys() == {"bolt"}
-    assert {tenant: s.price_cents for tenant, s in earlier.statements.items()} == {"acme": 2500, "bolt": 2500}
-    assert files == [[], [Fixed(2500 * CENT, 15)]], (
-        "the customer's file has the minimum where its statement has"
-    )
 
 
 def test_a_month_without_anything_is_skipped_as_before(ledger_with):

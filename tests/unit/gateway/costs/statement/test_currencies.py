@@ -1,7 +1,5 @@
 """Statements have the decimal places of their currency."""
 
-import re
-
 import pytest
 
 from gateway.costs.closing.closing import close
@@ -11,9 +9,8 @@ from gateway.costs.selling.invoices import Invoice
 from gateway.costs.statement.issuing import issue
 from gateway.costs.statement.page import statement_json, statement_page
 from gateway.costs.verification.verify import verify
-from gateway.metering.ledger.schema import ledger_state
 from gateway.units import DAY
-from tests.support.ledger_rows import price, put
+from tests.support.ledger_rows import price
 from tests.unit.gateway.costs import month as fleet
 from tests.unit.gateway.costs.manual_lines.lines import line
 from tests.unit.gateway.costs.month import NOVEMBER, OCTOBER, TENANTS
@@ -54,17 +51,6 @@ def test_a_month_in_yen_has_whole_ones(yen):
         ) + (document["division"]["unused_time_cents"] + document["division"]["other_cents"])
         page = statement_page(yen, tenant, "2026-10", **ABOUT)
         assert f"<b>{document['amount_cents'] // 100:,}</b> JPY" in page
-    [checked] = verify(yen, "2026-10")
-    assert [check for check in checked.checks if check.ok is False] == []
-
-
-def test_a_month_that_an_earlier_release_closed_keeps_its_hundredths(yen):
-    put(yen, ledger_state, {"name": "earlier_rules_before", "value": NOVEMBER})
-    close(yen, "2026-10", now=NOW, by="test", policy="proportional")
-    total = statement_json(yen, "bolt", "2026-10", **ABOUT)["amount_cents"]
-    assert total % 100
-    shown = f"{total // 100:,}.{total % 100:02d}"
-    assert re.search(rf"<b>{shown}</b> JPY", statement_page(yen, "bolt", "2026-10", **ABOUT))
     [checked] = verify(yen, "2026-10")
     assert [check for check in checked.checks if check.ok is False] == []
 

@@ -1,56 +1,13 @@
 """Records are stored with numbers in place of names, and read as they came."""
 
 import pytest
-from sqlalchemy import create_engine, delete, insert, select, text, update
+from sqlalchemy import delete, insert, select, update
 
-from gateway.metering.ledger import migrations
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import ledger_state, usage, usage_names, usage_records, usage_tenants
-from tests.unit.gateway.metering.make import HOUR, record
+from tests.unit.gateway.metering.make import record
 
 TIMED = "req-0199a3f4c2d0" + "0123456789abcdef"
-OLD = (
-    record("req-1", cost_centre="sales", end_user="u", tag="t", dispatched=HOUR),
-    record("req-1", 2, outcome="failover", billable=False, hour_marks="[[1,2,3,4]]", adapter_loads=2),
-    record("req-2", engine="", gpu_type="", gpu_count=0, first_token=None, cached_tokens=3),
-    record("req-3", tenant="bolt", adapter="", version="", service_tier="batch"),
-    record("req-4", tenant="bolt", adapter="", version="", service_tier="batch", cost_centre="ops"),
-)
-
-
-@pytest.fixture
-def old(blank_url):
-    """A database as revision 0013 left it."""
-    engine = create_engine(blank_url)
-    with engine.begin() as connection:
-        migrations.upgrade(connection, "0013")
-        for batch, one in enumerate(OLD, 1):
-            row = {n: v for n, v in one._asdict().items() if n not in {"seq", "seen", "task"}} | {
-                "batch": batch
-            }
-            values = ", ".join(f":{name}" for name in row)
-            connection.execute(text(f"INSERT INTO usage_records ({', '.join(row)}) VALUES ({values})"), row)
-        last = {"name": "batch", "value": len(OLD)}
-        connection.execute(text("INSERT INTO ledger_state (name, value) VALUES (:name, :value)"), last)
-    engine.dispose()
-    return blank_url
-
-
-def stored(ledger):
-    return sorted(one._replace(seq=0, seen=0) for one in ledger.usage(start=0, end=2**62))
-
-
-@pytest.mark.both_databases
-def test_an_upgrade_keeps_each_record_as_it_is(old):
-    ledger = Ledger(old)
-    assert stored(ledger) == sorted(one._replace(seq=0, seen=0) for one in OLD)
-    with ledger.read() as connection:
-        batches = dict(connection.execute(select(usage.c.id, usage.c.batch)).all())
-    assert batches == {one.id: batch for batch, one in enumerate(OLD, 1)}
-    assert ledger.insert(OLD).duplicate == len(OLD)
-    assert ledger.insert([OLD[0]._replace(cost_centre=None)]).quarantined == 1
-    assert ledger.insert([record("req-5")]).new == 1
-    ledger.close()
 
 
 @pytest.mark.both_databases
@@ -105,9 +62,8 @@ def test_names_of_a_transaction_that_failed_are_forgotten(ledger, monkeypatch):
     }  # fmt: skip
 
 
-def test_a_version_that_nobody_wrote_is_not_trusted(old):
-    """The upgrade fills the tables of names and has no version; then the file is another one's."""
-    ledger = Ledger(old)
+def test_a_version_that_nobody_wrote_is_not_trusted(ledger):
+    """Names without their version; then the file is another one's."""
     ledger.insert([record("x")])
     with ledger.write() as connection:
         connection.execute(delete(ledger_state).where(ledger_state.c.name == "names"))
@@ -116,4 +72,3 @@ def test_a_version_that_nobody_wrote_is_not_trusted(old):
     with ledger.read() as connection:
         found = connection.execute(select(usage.c.tenant).where(usage.c.request_id == "y")).scalar_one()
     assert found == "acme"
-    ledger.close()

@@ -9,7 +9,7 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import create_engine, inspect, text
 
 from gateway.metering.ledger import migrations
-from gateway.metering.ledger.database import LedgerTooNewError, LedgerUnavailableError
+from gateway.metering.ledger.database import LedgerUnavailableError, UnknownSchemaError
 from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.migrations import __main__ as first_step
 from gateway.metering.ledger.schema import schema
@@ -55,7 +55,7 @@ def test_a_newer_version_s_database_is_refused_in_a_sentence(ledger_url):
     newer = Ledger(ledger_url)
     for _ in range(2):  # not only the first time
         with pytest.raises(
-            LedgerTooNewError, match=r"newer version of Florin \(its schema is 9999; this version requires"
+            UnknownSchemaError, match=r"newer version of Florin \(its schema is 9999; this version requires"
         ):
             newer.insert([record()])
     newer.close()
@@ -66,7 +66,7 @@ def test_a_migration_that_fails_leaves_the_database_as_it_was(blank_url, monkeyp
         raise OSError("the disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr(migrations, "_describe", fail)
+        patched.setattr(migrations, "_leave_writable", fail)
         ledger = Ledger(blank_url)
         with pytest.raises(LedgerUnavailableError, match="the disk is full"):
             ledger.insert([record("f")])
@@ -98,7 +98,10 @@ def test_an_upgrade_is_logged_and_gateways_that_it_leaves_writing_start(ledger, 
     before = migrations.HEAD
     with caplog.at_level(logging.INFO, "florin.metering"):
         upgraded_by_a_later_version(ledger, monkeypatch, before)
-    assert caplog.messages == [f"Ledger: schema upgraded from {before} to 9999."]
+    assert caplog.messages == [
+        f"Ledger: upgrading its schema from {before} to 9999, once nobody reads it.",
+        f"Ledger: schema upgraded from {before} to 9999.",
+    ]
     assert ledger.insert([record()]).new == 1
     assert f"newer version of Florin, and can be used by this one ({before})" in caplog.text
 
@@ -112,7 +115,7 @@ def test_a_ledger_says_from_its_start_which_versions_may_write(blank_url):
 
 def test_gateways_that_a_later_version_does_not_leave_writing_are_refused(ledger, monkeypatch):
     upgraded_by_a_later_version(ledger, monkeypatch, "9999")
-    with pytest.raises(LedgerTooNewError):
+    with pytest.raises(UnknownSchemaError):
         ledger.insert([record()])
 
 
@@ -143,6 +146,16 @@ def test_gateways_of_the_oldest_version_that_may_write_know_all_that_they_must(b
         assert {name for name in new if after[table][name]} == set()
         required = {name for name in columns if after[table][name] and not columns[name]}
         assert required == set(), f"{table}: inserts could leave these out"
+
+
+def test_a_ledger_from_before_the_first_release_is_left_as_it_is(ledger):
+    with ledger.write() as connection:
+        connection.execute(text("UPDATE alembic_version SET version_num = '0024'"))
+    ledger.close()
+    with pytest.raises(
+        UnknownSchemaError, match=r"from before the first release of Florin \(its schema is 0024"
+    ):
+        ledger.insert([record()])
 
 
 @pytest.mark.parametrize(("version", "status"), [(migrations.HEAD, 0), ("9999", 1), (None, 0)])

@@ -6,7 +6,6 @@ from sqlalchemy.exc import DataError, IntegrityError, OperationalError
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.metering.ledger.ledger import Inserted, Ledger
 from gateway.metering.records import parse_line
-from gateway.metering.wal import shipper as shipper_module
 from gateway.metering.wal.insertion import InserterUnavailableError, insert_lines
 from gateway.metering.wal.segments import Cursor, WorkerDirectory
 from gateway.metering.wal.shipper import Shipper
@@ -142,6 +141,7 @@ def test_what_a_later_version_left_waits_for_it(shipper, ledger, tmp_path, metri
         assert shipper.flush_now(PATIENCE_S)
     assert outcomes(ledger) == {"b": "ok"}
     assert later.segments() == [1]
+    assert shipper.newer == {later.path}
     assert result(metrics, "damaged") == 0
 
 
@@ -352,8 +352,8 @@ def test_a_backlog_is_shipped_as_far_as_patience_goes(shipper, mine, ledger):
     assert len(outcomes(ledger)) == 2000
 
 
-def test_close_leaves_nothing_behind(shipper, mine, ledger, monkeypatch):
-    monkeypatch.setattr(shipper_module, "_LAST_SECONDS", PATIENCE_S)
+def test_close_leaves_nothing_behind(tmp_path, mine, ledger, metrics):
+    shipper = Shipper(tmp_path / "usage", mine, LogStub(), ledger, metrics, last_seconds=PATIENCE_S)
     mine.segment(1).write_bytes(record("a").line() + intent("open").line())
     shipper.start()
     shipper.close()
@@ -361,13 +361,30 @@ def test_close_leaves_nothing_behind(shipper, mine, ledger, monkeypatch):
     assert not mine.path.exists()
 
 
-def test_close_with_the_database_away_leaves_the_log_to_the_next(shipper, mine, ledger, tmp_path):
+def test_close_waits_for_the_database_as_long_as_it_may(mine, ledger, tmp_path, metrics):
     mine.segment(1).write_bytes(record("a").line())
+    insert, failures = ledger.insert, iter((True, True))
+
+    def back_at_the_third_attempt(records):
+        ledger.away = next(failures, False)
+        return insert(records)
+
+    ledger.insert = back_at_the_third_attempt
+    shipper = Shipper(tmp_path / "usage", mine, LogStub(), ledger, metrics, last_seconds=PATIENCE_S)
+    shipper.start()
+    shipper.close()
+    assert outcomes(ledger) == {"a": "ok"}
+
+
+def test_close_with_the_database_away_leaves_the_log_to_the_next(mine, ledger, tmp_path, metrics, caplog):
+    shipper = Shipper(tmp_path / "usage", mine, LogStub(), ledger, metrics, last_seconds=0)
+    mine.segment(1).write_bytes(record("a").line() + intent("open").line() + record("b").line())
     ledger.away = True
     shipper.start()
     shipper.close()
+    assert "2 usage records are not in it yet" in caplog.text
     ledger.away = False
     heir = WorkerDirectory.create(tmp_path / "usage", "heir")
     Shipper(tmp_path / "usage", heir, LogStub(), ledger, Metrics()).flush_now(PATIENCE_S)
-    assert outcomes(ledger) == {"a": "ok"}
+    assert outcomes(ledger) == {"a": "ok", "b": "ok", "open": "orphaned"}
     heir.release()
