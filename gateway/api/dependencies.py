@@ -14,7 +14,7 @@ from gateway.dataplane.exchange import Exchange
 from gateway.errors import FlorinError
 from gateway.operations.authorization import Authority, actor_of, check_own_engine, check_role
 from gateway.operations.state import State
-from gateway.operations.unknown_fields import unknown_field
+from gateway.operations.unknown_fields import Schema, unknown_field
 from gateway.tenants.authentication import authenticate
 from gateway.tenants.directory import CONSOLE_ROLES, KEY_ROLES, TENANT_ROLES, Key, Role
 
@@ -37,7 +37,7 @@ def check_query(request: Request) -> None:
     known = _query_parameters(request.scope["route"])
     for name in request.query_params:
         if name not in known:
-            schema = {"properties": {key: {} for key in known}}
+            schema: Schema = {"properties": {key: {} for key in known}}
             what = unknown_field(schema, (name,)).sentence("parameter")
             raise FlorinError("invalid_value", f"{name}: {what}", param=name)
 
