@@ -95,6 +95,7 @@ class Leases:
         lease.deaths, lease.outages = state.deaths, state.outages
         if ticket is not None and ticket.charge is not None:
             lease.charge, ticket.charge, lease.on_end = ticket.charge, None, self.turns.ended
+            lease.charge.engine = name
         if trial:
             lease.on_trial = self._announce_trial_end
             state.trials.add(lease)

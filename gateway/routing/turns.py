@@ -225,7 +225,7 @@ class Turns:
         """Whether the request leaves the engines' last places to other tenants'."""
         if not self.enabled or ticket.charge is not None or ticket.had_turn:
             return False
-        return queue.yields(ticket.tenant, ticket.weight, ticket.level)
+        return queue.yields(ticket.tenant, ticket.level)
 
     def release(self, queue: FleetQueue, ticket: QueueTicket) -> None:
         """Give back whatever the ticket holds. Idempotent."""

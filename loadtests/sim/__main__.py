@@ -30,7 +30,7 @@ from loadtests.sim.trace_file import TraceError, read
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 FIRST, SLOTS = ["W1"], [8]
-WORKERS, RATES = [1, 4], [20.0, 30.0, 40.0]
+WORKERS, RATES = [1, 4], [30.0, 40.0, 50.0]
 NONE: list[str] = []
 NAMES = [*WORKLOADS, *SHARED, *DYNAMO]
 EngineModelName = Annotated[str, typer.Option("--engine-model", help=", ".join(ENGINE_MODELS))]

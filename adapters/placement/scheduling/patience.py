@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from adapters.placement.scheduling.costs import STALL
 from adapters.placement.scheduling.view import Action, EngineView, Pick
 
 
@@ -21,10 +22,12 @@ def worth_waiting(
     another replica on `view`, the engine picked. `waited`: seconds so far; `yields` and `fills`: see `Ask`.
 
     It waits as long as the load would cost, and no longer: at worst, that is twice the cost of knowing how
-    long the wait will be (the ski rental problem)."""
+    long the wait will be (the ski rental problem). What the load stops of tenants that yield is no cost to
+    the others."""
     full = [holder.base for holder in holders if holder.full_for(yields=yields, fills=fills)]
     if not full:
         return False
     load = view.costs.activate if pick.action is Action.ACTIVATE else view.costs.load(rank)
-    cost = view.base + view.opening + load * view.stall - min(full)
+    stall = view.stall if yields else view.stall - STALL * view.yielding
+    cost = view.base + view.opening + load * stall - min(full)
     return waited * 1000 < cost

@@ -21,6 +21,8 @@ from adapters.placement.scheduling.homes import Homes
 from adapters.placement.scheduling.prefix_cache import PrefixCache, Seen
 from adapters.placement.scheduling.ranking import Ranking
 
+PROMPT_LINE = 200.0
+"""Milliseconds of prompts in an engine's queue from which on requests that yield wait outside it."""
 DOUBT = 2_000.0
 """Milliseconds charged for an engine that may hang: another holder is better unless it is that busy."""
 
@@ -111,8 +113,10 @@ class EngineView:
     """How many requests this worker may have here, so that the engine's own queue stays short."""
     last_places: float = math.inf
     """Requests here, over all workers, from which on the places left are for requests that do not yield."""
+    yielding: float = 0.0
+    """Requests here of tenants that yield, over all workers as far as known."""
     filled: float = math.inf
-    """Likewise, for requests that do not only fill what is idle."""
+    """As `last_places`, for requests that do not only fill what is idle."""
     closed: str = ""
     """Why nothing can be loaded here; empty: something can."""
     doubtful: bool = False
@@ -148,7 +152,16 @@ class EngineView:
 
     def full_for(self, *, yields: bool, fills: bool = False) -> bool:
         """Whether there is no place here for a request. `yields` and `fills`: see `Ask`."""
-        return self.full or (yields and self.load >= self.last_places) or (fills and self.load >= self.filled)
+        return (
+            self.full
+            or (yields and (self.load >= self.last_places or self.line >= PROMPT_LINE))
+            or (fills and self.load >= self.filled)
+        )
+
+    @property
+    def line(self) -> float:
+        """Milliseconds that the prompts take whose answers have not started, over all workers."""
+        return self.costs.per_prompt_token * (self.pending + self.others_pending)
 
     def refuses(self, ask: Ask) -> bool:
         """Whether there is no place here for this request, and it wants one."""

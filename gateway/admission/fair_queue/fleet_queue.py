@@ -38,13 +38,15 @@ LEAST_RATE_SECONDS: Final = 0.5
 DURATIONS: Final = 20
 """Latest requests whose durations are remembered."""
 _SERVICE_MEMORY: Final = 0.8
-RESERVE: Final = 0.06
-"""Fraction of an engine's credit that tenants with far more than their share leave to the others, so that
-these need not wait for a running request to end."""
+RESERVE: Final = 0.06, 0.25
+"""Least and largest fraction of an engine's credit that greedy tenants leave to the others, so that these
+need not wait for a running request to end."""
+MISSES: Final = 0.01
+"""Share of the others' requests that may meet an engine without a place for them."""
 BATCH_RESERVE: Final = 0.25
 """Fraction of an engine's credit, at least one place, that batches leave to the other classes."""
 GREEDY: Final = 1.5
-"""Times its share from which on a tenant yields."""
+"""Times its share of the requests in flight from which on a tenant is greedy."""
 
 
 @dataclass(slots=True, eq=False)
@@ -59,6 +61,8 @@ class Charge:
     expected: float
     """Tokens of its answer that were charged in advance."""
     charged: float
+    engine: str = ""
+    """Where it was sent, set by who does."""
     ended: bool = False
 
 
@@ -90,10 +94,10 @@ class FleetQueue:
         """Engine → since when it has had room that was left to other workers."""
         self._spare: set[str] = set()
         """Engines whose room none of these has taken for UNUSED_SECONDS."""
-        self._elsewhere: Counter[tuple[int, str]] = Counter()
-        """(Class, tenant) → requests in flight on other workers, as last heard."""
-        self._most = math.inf
-        """Requests in flight, by weight, from which on a tenant yields."""
+        self._charges: set[Charge] = set()
+        """Those of the requests in flight."""
+        self._greedy: set[tuple[int, str]] = set()
+        """(Class, tenant) with far more in flight than its share, on all workers, as of the last division."""
         self._seat_service = 0.0
         """Weighted tokens that a request in flight gets in HORIZON."""
         self._served = (0.0, -math.inf)
@@ -113,13 +117,10 @@ class FleetQueue:
         """Whether this worker may send one more request to the engine."""
         return not view.full and (self.started < self.quota or view.name in self._spare)
 
-    def yields(self, tenant: str, weight: float, level: int) -> bool:
-        """Whether the tenant leaves the engines' last places to others: requests wait, and it has far more in
-        flight than its share."""
-        if self._most == math.inf or level == BATCH:
-            return False
-        key = level, tenant
-        return self.in_flight.get(key, 0) + self._elsewhere[key] > weight * self._most
+    def yields(self, tenant: str, level: int) -> bool:
+        """Whether the tenant leaves the engines' last places to others, and does not let prompts queue in
+        them: it has far more in flight than its share."""
+        return (level, tenant) in self._greedy
 
     def push(self, waiter: Waiter) -> None:
         if not len(self.waiting):
@@ -141,7 +142,9 @@ class FleetQueue:
         counters.serve(account, tokens, now)
         self.in_flight[key] = self.in_flight.get(key, 0) + 1
         self.started += level != BATCH
-        return Charge(level, tenant, account, now, expected, tokens)
+        charge = Charge(level, tenant, account, now, expected, tokens)
+        self._charges.add(charge)
+        return charge
 
     def progress(self, charge: Charge, prompt: int, output: int, now: float) -> None:
         """So much has been served. Less than was expected is corrected at its end only."""
@@ -154,6 +157,7 @@ class FleetQueue:
         if charge.ended:
             return
         charge.ended = True
+        self._charges.discard(charge)
         key = charge.level, charge.tenant
         self.in_flight[key] -= 1
         if not self.in_flight[key]:
@@ -268,9 +272,13 @@ class FleetQueue:
         """Set `limit` of each usable engine, given with its credit, until the next exchange."""
         engines = list(engines)
         self._measure(now)
-        self._share()
+        self._find_greedy()
+        charges = self._charges if self._greedy else ()
+        yielding = Counter(c.engine for c in charges if (c.level, c.tenant) in self._greedy)
         for view, credit in engines:
-            view.last_places = credit - round(RESERVE * credit)
+            others_too = view.load / (view.in_flight or 1)  # as here, so on the other workers
+            view.yielding = min(view.load, yielding[view.name] * others_too)
+            view.last_places = credit - reserve(credit, view.load - view.yielding)
             view.filled = max(1, credit - max(1, round(BATCH_RESERVE * credit)))
         self._spare.clear()
         if not self._others:
@@ -294,23 +302,21 @@ class FleetQueue:
                 self._spare.add(view.name)
                 view.limit = max(view.limit, own + 1)
 
-    def _share(self) -> None:
-        """Find out from how many requests in flight on a tenant yields."""
-        self._elsewhere = Counter()
-        weights: dict[tuple[int, str], float] = {}
-        waiting = self.waiting.before(BATCH - 1) > 0
+    def _find_greedy(self) -> None:
+        """Find the tenants with far more in flight than their share, by weight, of what is in flight."""
+        in_flight = Counter({key: n for key, n in self.in_flight.items() if key[0] != BATCH})
+        weights = {
+            (number, name): level.counters.account(name).weight
+            for number, level in enumerate(self.waiting.levels[:BATCH])
+            for name in level.tenants
+        }
+        weights |= {key: self.waiting.levels[key[0]].counters.account(key[1]).weight for key in in_flight}
         for demands in self._others.values():
             for key, demand in demands.items():
-                self._elsewhere[key] += demand.in_flight
+                in_flight[key] += demand.in_flight
                 weights[key] = demand.weight
-                waiting = waiting or demand.waiting > 0
-        for number, level in enumerate(self.waiting.levels[:BATCH]):
-            names = {
-                name for level_number, name in self.in_flight if level_number == number
-            } | level.tenants.keys()
-            weights |= {(number, name): level.counters.account(name).weight for name in names}
-        total = self.started + self._elsewhere.total()
-        self._most = GREEDY * total / sum(weights.values()) if waiting and total else math.inf
+        most = GREEDY * in_flight.total() / (sum(weights.values()) or 1)
+        self._greedy = {key for key, n in in_flight.items() if n > weights[key] * most}
 
     def _divide(self, seats: float) -> tuple[float, float]:
         """How many more requests this worker and the others may have in flight, in the whole fleet."""
@@ -366,3 +372,15 @@ class FleetQueue:
             if level_number == level and demand.waiting
         ]
         return min(waiting_counters, default=None)
+
+
+def reserve(credit: int, others: float) -> int:
+    """How many places of an engine greedy tenants leave to the others, which have so many requests there.
+
+    Requests of all end at the rate at which those of the others come, times credit / others. As long as ends
+    fill the reserve first, it is a queue with that load, and empty for MISSES of the arrivals if it has
+    log(MISSES) / log(load) places."""
+    load = min(0.99, others / credit) if credit else 0.0
+    places = math.log(MISSES) / math.log(load) if load > 0 else 0.0
+    least, largest = RESERVE
+    return round(min(largest * credit, max(least * credit, places)))

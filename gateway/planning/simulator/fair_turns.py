@@ -58,7 +58,7 @@ class Turns:
 
     def yields(self, request: Request) -> bool:
         had_turn = request in self._charges
-        return not had_turn and self.queue.yields(request.tenant, request.weight, request.level)
+        return not had_turn and self.queue.yields(request.tenant, request.level)
 
     def give_back(self, request: Request) -> None:
         """No engine has room for it after all."""
@@ -94,6 +94,7 @@ class Turns:
         """After the views have heard of the other workers' requests."""
         now = self._events.now
         for request, charge in self._charges.items():
+            charge.engine = request.engine
             if request.first >= 0:
                 generated = self._engines[request.engine].generated(request)
                 self.queue.progress(charge, request.prompt, generated, now)

@@ -35,3 +35,13 @@ def test_a_full_holder_is_waited_for_as_long_as_the_load_would_cost():
 @pytest.mark.parametrize("yields", [True, False])
 def test_who_leaves_the_last_places_to_others_waits_rather_than_opening_a_replica(yields):
     assert waits(engine("a", requests=9, last_places=9), yields=yields) is yields
+
+
+def test_what_a_load_stops_of_tenants_that_yield_is_no_cost_to_the_others():
+    other, full = engine("other", requests=8), engine("a", requests=10)
+    cost = (other.base + other.opening + other.costs.load(RANK) * other.stall - full.base) / 1000
+    pick = Pick("other", Action.LOAD, 1.0)
+    other.yielding = 6
+    for yields in (True, False):
+        waits_on = worth_waiting(pick, other, [full], rank=RANK, yields=yields, waited=cost * 0.9)
+        assert waits_on is yields

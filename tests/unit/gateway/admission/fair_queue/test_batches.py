@@ -50,7 +50,7 @@ def test_other_workers_and_shares_know_nothing_of_lines():
     queue.divide([(view, 8)], 0.0)
     assert queue.report() == []
     assert (queue.started, queue.pressing, queue.contended) == (0, 0, False)
-    assert not queue.yields("bolt", 1.0, 1)
+    assert not queue.yields("bolt", 1)
     queue.hear({"other": [[1, "bolt", 2, 1, 1.0, 0, 0]]}, 1.0)
     assert queue.pressing == 2
     queue.divide([(view, 8)], 1.0)
