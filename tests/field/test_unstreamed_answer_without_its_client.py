@@ -59,7 +59,7 @@ async def test_it_counts_by_its_time(
     assert (record.outcome, record.usage_source) == (outcome, "estimated")
     assert record.completion_tokens == 400
     async with gateway.http() as http:
-        report = (await http.get("/finance/v1/costs", params={"group_by": "tenant,gpu_type"})).json()
+        report = (await http.get("/finance/v1/costs", params={"by": "tenant,gpu_type"})).json()
     seconds = {
         row["tenant"]: row["gpu_seconds"]
         for part in (report, report["retry_waste"])

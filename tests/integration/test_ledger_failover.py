@@ -91,7 +91,7 @@ async def test_each_request_is_counted_once_after_a_failover_that_lost_commits(
         assert rows(standby) == Counter(load.answered)
 
         async with gateway.http() as http:
-            costs = (await http.get("/finance/v1/costs", params={"group_by": "tenant"})).json()
+            costs = (await http.get("/finance/v1/costs", params={"by": "tenant"})).json()
         metrics, recovered = gateway.state.metrics.registry, {"result": "recovered"}
         lost = len(acknowledged - replicated)
         await until(lambda: (metrics.get_sample_value("florin_usage_records_total", recovered) or 0) >= lost)

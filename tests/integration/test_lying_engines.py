@@ -56,7 +56,7 @@ async def test_the_metrics_of_one_engine_stop_the_accounting_of_no_other(
         assert 'florin_engine_samples_refused_total{engine="bad"}' in shown
         assert 'florin_engine_samples_refused_total{engine="good"}' not in shown
         async with gateway.http() as client:
-            assert (await client.delete("/admin/v1/engines/bad", params={"force": "true"})).status_code < 300
+            assert (await client.delete("/admin/v1/engines/bad")).status_code < 300
         await until(lambda: len(list(gateway.state.pool.states())) == 1)
     ledger = Ledger(f"sqlite:///{state_dir / 'ledger.db'}")
     assert engines(ledger, engine_counters) == {"good"}

@@ -83,7 +83,7 @@ async def test_a_gateway_with_its_reports(tmp_path: Path, valkey_url: str, prefi
             )
         await gateway.shipped()
         async with gateway.http() as http:
-            costs = (await http.get("/finance/v1/costs", params={"group_by": "tenant"})).json()
+            costs = (await http.get("/finance/v1/costs", params={"by": "tenant"})).json()
             doctor = (await http.get("/admin/v1/doctor")).json()["data"]
         assert [row["requests"] for row in costs["rows"]] == [30]
         assert ("ledger", "ok") in {(d["check"], d["status"]) for d in doctor}

@@ -72,7 +72,7 @@ def give_up_after(seconds: float, sentinels: list[int]) -> None:
 
 def requests_of_adapters(served: Served) -> dict[str, int]:
     """What the ledger has so far."""
-    rows = ask(served, "GET", "/finance/v1/costs?group_by=adapter").json()["rows"]
+    rows = ask(served, "GET", "/finance/v1/costs?by=adapter").json()["rows"]
     return {row["adapter"]: row["requests"] for row in rows}
 
 
