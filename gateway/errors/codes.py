@@ -25,8 +25,8 @@ CODES: dict[str, Code] = {
     "invalid_value": Code(
         400,
         _INVALID,
-        "A field or parameter is missing, unknown, of the wrong type, or out of range; with status 415, it is the "
-        "body's `content-type` or `content-encoding`.",
+        "A field or parameter is missing, unknown, of the wrong type, or out of range; with status 415, it "
+        "is the body's `content-type` or `content-encoding`.",
         "Correct the field or header named in `param`.",
     ),
     "unsupported_parameter": Code(

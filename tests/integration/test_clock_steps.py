@@ -128,8 +128,7 @@ async def test_a_clock_that_steps_books_no_time_that_did_not_exist(
                 if offsets == (2 * HOUR,):
 
                     async def warned(client: httpx2.AsyncClient = client) -> bool:
-                        ready = (await client.get("/readyz")).json()
-                        return ready["conditions"] == ["clock_off"]
+                        return "clock_off" in (await client.get("/readyz")).json()["conditions"]
 
                     async def shown(client: httpx2.AsyncClient = client) -> str:
                         text = (await client.get("/metrics")).text

@@ -58,7 +58,7 @@ def test_while_no_worker_lives_requests_are_refused_and_the_operator_is_told(tmp
         # It comes back by itself, and says what happened.
         def told() -> httpx2.Response | None:
             found = ask(gateway)
-            return found if found and found.json().get("conditions") == ["workers_crash"] else None
+            return found if found and "workers_crash" in found.json().get("conditions", ()) else None
 
         answer = until_now(told)
         assert (answer.status_code, answer.json()["status"]) == (200, "degraded")

@@ -96,7 +96,7 @@ async def test_a_slow_disk_delays_requests_and_is_told(
         await ask(gateway)
         async with gateway.http() as http:
             before = (await http.get("/metrics")).text
-            assert (await http.get("/readyz")).json()["conditions"] == []
+            assert "usage_unrecorded" not in (await http.get("/readyz")).json()["conditions"]
             syncs, sync = 0, os.fdatasync
 
             def slow(file: int) -> None:
@@ -144,10 +144,11 @@ async def test_a_ledger_that_is_away_is_told(
                     while not await waits():
                         await asyncio.sleep(0.05)
                 async with asyncio.timeout(60):
-                    while not gateway.state.conditions.now():
+                    while "ledger_behind" not in [c.code for c in gateway.state.conditions.now()]:
                         await asyncio.sleep(0.05)
                 answer = await http.get("/readyz")
-                assert (answer.status_code, answer.json()["conditions"]) == (200, ["ledger_behind"])
+                assert answer.status_code == 200
+                assert "ledger_behind" in answer.json()["conditions"]
                 await ask(gateway)
                 during = (await http.get("/metrics")).text
                 other.execute("ROLLBACK")

@@ -64,11 +64,9 @@ async def test_redis_failure_is_not_an_outage(town_and_valkey: tuple[Deployment,
         answer = await http.get("/v1/models")
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
     async with gateway.http() as http:
-        assert (await http.get("/readyz")).json() == {
-            "status": "degraded",
-            "redis": False,
-            "conditions": ["feed_lost"],
-        }
+        ready = (await http.get("/readyz")).json()
+        assert (ready["status"], ready["redis"]) == ("degraded", False)
+        assert "feed_lost" in ready["conditions"]
         answer = await http.post("/admin/v1/tenants", json={"name": "dora"})
         assert (answer.status_code, answer.json()["error"]["code"]) == (503, "store_unavailable")
 

@@ -57,7 +57,7 @@ async def test_requests_with_too_long_an_expected_wait_are_refused(tmp_path, val
             assert answer.headers["x-request-id"] not in heard
             assert len(heard) > 1
             assert (await operator.get("/healthz")).status_code == 200
-            assert (await operator.get("/readyz")).json()["status"] == "ok"
+            assert (await operator.get("/readyz")).status_code == 200
             engine.faults.update({"event_delay": 0.0})
             await asyncio.gather(*asking)
             assert (await ask(client)).status_code == 200

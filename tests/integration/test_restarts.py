@@ -176,7 +176,7 @@ def test_stopping_gateway_is_not_ready_but_serves_until_traffic_ends(tmp_path):
         gateway.process.send_signal(signal.SIGTERM)
         until_now(lambda: httpx2.get(f"{gateway.url}/readyz").status_code == 503)
         answer = kept.get("/readyz")  # on the connection of before
-        assert answer.json()["conditions"] == ["stopping"]
+        assert "stopping" in answer.json()["conditions"]
         assert answer.headers["connection"] == "close"
         assert httpx2.get(f"{gateway.url}/admin/v1/tenants", headers=AS_OPERATOR).status_code == 200
         assert gateway.process.poll() is None
@@ -255,16 +255,16 @@ def test_sighup_reloads_settings_in_every_worker_unless_the_file_is_invalid(tmp_
                 worker.kill()
             psutil.wait_procs(old, PATIENCE)
             until_now(lambda: codes() == {"body_too_large"})
-            assert conditions() == {"settings_refused"}
+            assert "settings_refused" in conditions()
         file.write_text("max_body_bytes: 200000\n")
         gateway.process.send_signal(signal.SIGHUP)
-        until_now(lambda: "body_too_large" not in codes() and not conditions())
+        until_now(lambda: "body_too_large" not in codes() and "settings_refused" not in conditions())
         write_private(secret, "b" * 32)  # is noticed without a signal, by one process for all
         until_now(lambda: "FLORIN_CACHE_SECRET changed\n" in gateway.errors.read_text())
         secret.unlink()
-        until_now(lambda: conditions() == {"settings_refused"})
+        until_now(lambda: "settings_refused" in conditions())
         write_private(secret, "c" * 32)
-        until_now(lambda: not conditions())
+        until_now(lambda: "settings_refused" not in conditions())
         until_now(lambda: gateway.errors.read_text().count("FLORIN_CACHE_SECRET changed\n") == 2)
         until_now(lambda: "Settings not reloaded: FLORIN_CACHE_SECRET_FILE:" in gateway.errors.read_text())
         log = gateway.errors.read_text()

@@ -13,7 +13,7 @@ from redis import Redis
 
 from loadtests.mock_engine.process import MockProcess
 from tests.integration.test_cli import Served, serving
-from tests.integration.test_lost_registry import Traffic, all_are, ask
+from tests.integration.test_lost_registry import Traffic, all_know, ask
 from tests.support.harness import Load, fake_adapter, running_gateway
 from tests.support.valkey_servers import restricted, servers, slot_owner, start_cluster, start_sentinels
 from tests.support.waiting import until_now
@@ -44,10 +44,10 @@ async def test_the_primarys_death_costs_no_request(tmp_path: Path):
                     server.execute_command("WAIT", 1, 5000)
                 give_up_after(3600, sentinels)  # or it may be over before anybody looks
                 running.kill(primary)
-                until_now(lambda: all_are(served, "degraded"))
+                until_now(lambda: all_know(served, redis=False))
                 traffic.more()
                 give_up_after(0.5, sentinels)
-                until_now(lambda: all_are(served, "ok"))
+                until_now(lambda: all_know(served, redis=True))
                 traffic.more()
             assert traffic.failed == []
             assert set(traffic.answered) == {"acme/support@v1"}
