@@ -60,6 +60,7 @@ REQUEST = "gateway/transport/http_request.py"
 CLIENT = "gateway/transport/client_connection.py"
 ENGINE = "gateway/transport/engine_connection.py"
 CONTRACT = ("tests/contract/test_placement.py",)
+LIMITS = ("tests/unit/gateway/tenants/test_limits.py", "tests/property/test_limits.py", "tests/integration/test_limits.py")
 CLOSING = (
     "tests/unit/gateway/costs/verification",
     "tests/unit/gateway/costs/closing",
@@ -88,21 +89,21 @@ FAULTS = (
     Fault("metering", "gateway/metering/token_counts.py", "and 0 <= reasoning <= completion <=", "and 0 <= reasoning and completion <="),
     Fault("metering", "gateway/metering/wal/shipper.py", "elif (held := still.get(record.id)) is None or held.seq <= record.seq:",
           "else:"),
-    Fault("placement", CLAIM, "if redis.call('HEXISTS', KEYS[8], held) == 0 then", "if true then", CONTRACT),
+    Fault("placement", CLAIM, "if redis.call('HEXISTS', KEYS[8], held) == 0 or elsewhere(held)[1] then", "if true then", CONTRACT),
     Fault("placement", CLAIM, "elseif state ~= 'loading' and not used[held] then", "elseif state ~= 'loading' then", CONTRACT),
     Fault("placement", CLAIM, "local enough = max_replicas > 0 and count >= max_replicas", "local enough = false", CONTRACT),
     Fault("placement", "adapters/placement/scheduling/filters.py", "if ask.rank > view.max_rank:", "if False:"),
     Fault("placement", "adapters/placement/scheduling/view.py", "self.pending -= prompt_tokens\n        if version:",
           "if version:",
           ("tests/unit/gateway/routing",)),
-    Fault("placement", "adapters/placement/scheduling/policies/cost.py", "value += view.costs.evict", "pass",
+    Fault("placement", "adapters/placement/scheduling/view.py", "return cost + self.costs.evict if len(self.held) >= self.cpu_slots else cost", "return cost",
           ("tests/unit/adapters/placement/scheduling",)),
     Fault("placement", "adapters/placement/scheduling/scheduler.py", "return replicas < ask.max_replicas", "return True"),
-    Fault("limits", ACCOUNT, "if now >= self.expires:", "if False:", ("tests/property/test_limits.py",)),
-    Fault("limits", ACCOUNT, "holding.free += amount - spent", "holding.free += amount"),
-    Fault("limits", ACCOUNT, "return self.slots < 0 or self.held > self.running", "return True"),
-    Fault("limits", ACCOUNT, "if self.budgets and self.near(need.worst):", "if False:"),
-    Fault("limits", "gateway/tenants/limits/needs.py", "if room < 1 or (asked or 0) > room:", "if room < 1:"),
+    Fault("limits", ACCOUNT, "if now >= self.expires:", "if False:", LIMITS),
+    Fault("limits", ACCOUNT, "holding.free += amount - spent", "holding.free += amount", LIMITS),
+    Fault("limits", ACCOUNT, "return self.slots < 0 or self.held > self.running", "return True", LIMITS),
+    Fault("limits", ACCOUNT, "if self.budgets and self.near(need.worst):", "if False:", LIMITS),
+    Fault("limits", "gateway/tenants/limits/needs.py", "if room < 1 or (requested or 0) > room:", "if room < 1:", LIMITS),
     Fault("limits", "gateway/admission/in_flight.py", "if counts[level].bytes + size > limit.bytes:", "if counts[level].bytes > limit.bytes:"),
     Fault("closing", ATTRIBUTION, "parts = [part + 1 if rest > least else part for part, rest in zip(parts, rests, strict=True)]",
           "parts = [part + 1 if rest >= least else part for part, rest in zip(parts, rests, strict=True)]"),
