@@ -60,7 +60,11 @@ REQUEST = "gateway/transport/http_request.py"
 CLIENT = "gateway/transport/client_connection.py"
 ENGINE = "gateway/transport/engine_connection.py"
 CONTRACT = ("tests/contract/test_placement.py",)
-LIMITS = ("tests/unit/gateway/tenants/test_limits.py", "tests/property/test_limits.py", "tests/integration/test_limits.py")
+LIMITS = (
+    "tests/unit/gateway/tenants/test_limits.py",
+    "tests/property/test_limits.py",
+    "tests/integration/test_limits.py",
+)
 CLOSING = (
     "tests/unit/gateway/costs/verification",
     "tests/unit/gateway/costs/closing",
@@ -77,17 +81,18 @@ FAULTS = (
     Fault("routing", BUDGET, "if self._room() < 1:", "if self._room() < 0:"),
     Fault("routing", STATE, ">= REQUEST_DEATHS", "> REQUEST_DEATHS", ("tests/integration/test_query_of_death.py",)),
     Fault("routing", "gateway/routing/outlier_ejection.py", "if ejection.silent >= patience and not ejection.probed:",
-          "if ejection.silent >= patience:"),
+          "if ejection.silent >= patience:", ("tests/property/test_ejection.py",)),
     Fault("routing", "gateway/call_plans.py", 'if target is None or not covers(key, target.version.adapter if target.version else ""):',
           "if target is None:", ("tests/integration/test_tenants.py",)),
-    Fault("metering", ATTEMPT, "billable = self.first != 0  # otherwise nothing was delivered", "pass"),
+    Fault("metering", ATTEMPT, "billable = self.first != 0  # otherwise nothing was delivered", "pass",
+          ("tests/integration/test_resume.py",)),
     Fault("metering", ATTEMPT, "if not worked:", "if worked:"),
     Fault("metering", ATTEMPT, "if self._exact and not self._refused:", "if self._exact:"),
     Fault("metering", ATTEMPT, "while due <= now:", "while due < now:"),
     Fault("metering", DELIVERY, "await record.logged()  # before the engine hears of it", "pass",
           ("tests/integration/test_metering_under_fire.py", "tests/integration/test_cancellation.py")),
     Fault("metering", "gateway/metering/token_counts.py", "and 0 <= reasoning <= completion <=", "and 0 <= reasoning and completion <="),
-    Fault("metering", "gateway/metering/wal/shipper.py", "elif (held := still.get(record.id)) is None or held.seq <= record.seq:",
+    Fault("metering", "gateway/metering/wal/shipper.py", "elif (earlier := still.get(record.id)) is None or earlier.seq <= record.seq:",
           "else:"),
     Fault("placement", CLAIM, "if redis.call('HEXISTS', KEYS[8], held) == 0 or elsewhere(held)[1] then", "if true then", CONTRACT),
     Fault("placement", CLAIM, "elseif state ~= 'loading' and not used[held] then", "elseif state ~= 'loading' then", CONTRACT),
