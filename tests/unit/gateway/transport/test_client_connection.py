@@ -14,6 +14,7 @@ import pytest
 from gateway.config import Settings
 from gateway.transport import client_connection
 from gateway.transport.connection_limits import connection_limits
+from gateway.transport.http_request import HttpRequest
 from gateway.transport.unfinished_heads import UnfinishedHeads
 from tests.support.certificates import Authority
 from tests.support.waiting import until
@@ -55,6 +56,18 @@ async def test_a_connection_carries_many_requests_of_both_kinds(app: App, wire: 
         assert "connection" not in response.headers
     assert [len(body) for _, _, body in app.served] == list(range(20))
     assert app.state.total_requests == 20
+
+
+async def test_no_header_becomes_two(app: App, wire: Client, monkeypatch: pytest.MonkeyPatch):
+    async def serve(request: HttpRequest) -> None:
+        for value in (b"a\r\nset-cookie: b", b"a\nset-cookie: b"):
+            with pytest.raises(ValueError, match="line break"):
+                await request.respond(200, [(b"x-adapter", value)], b"")
+        await request.respond(200, [], b"fine")
+
+    monkeypatch.setattr(app, "serve", serve)
+    await wire.send(get("/v1/x"))
+    assert (await wire.response()).body == b"fine"
 
 
 @pytest.mark.parametrize("slow", ["/v1/slow", "/slow"])

@@ -7,6 +7,7 @@ from sqlalchemy import update
 
 from gateway.costs.closing import operations as closing
 from gateway.costs.closing.closing import GRACE, close
+from gateway.costs.periods import iso
 from gateway.costs.proofs.proof import verify_proof
 from gateway.costs.reports.closed_months import close_watched, progress_of
 from gateway.metering.ledger.schema import periods, prices, snapshots, usage_records
@@ -43,6 +44,7 @@ async def test_months_before_and_after_closing(ask):
     assert [(p["month"], p["state"]) for p in before] == [("2026-10", "closed"), ("2026-11", "open")]
     assert before[1]["can_be_closed"]
     assert (closed["state"], closed["closed_by"], closed["already"]) == ("closed", "id", False)
+    assert closed["closed_at"] == iso(DECEMBER + GRACE)
     assert closed["previous_seal"] == before[0]["seal"]
     assert again == {**closed, "already": True}
     assert shown == {name: value for name, value in closed.items() if name != "already"}
