@@ -52,10 +52,10 @@ class TextGeneration(PromptByPrompt):
     def parameters(self, body: Body, lora: Lora | None) -> Body:
         """Those of /generate that it does not share with the other."""
 
-    def ask_one(self, prompt: str, body: Body, base: str, lora: Lora | None) -> HttpCall:  # noqa: ARG002
+    def ask_one(self, prompt: str, body: Body, base: str, lora: Lora | None) -> HttpCall:  # noqa: ARG002  # has one base
         parameters = {"max_new_tokens": body["max_tokens"], "do_sample": False, "details": True}
         parameters |= self.parameters(body, lora)
         return HttpCall("POST", "/generate", {"inputs": prompt, "parameters": parameters})
 
-    def trouble(self, status: int, message: str) -> Trouble | None:  # noqa: ARG002
+    def trouble(self, status: int, message: str) -> Trouble | None:  # noqa: ARG002  # the status tells
         return Trouble.ENGINE if status == _FAILED else None

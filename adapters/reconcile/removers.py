@@ -39,7 +39,7 @@ def remover_of(artifacts: ArtifactStore) -> Remover:
     if type(artifacts) is ArtifactStore:
         return ArtifactRemover(artifacts)
     from adapters.reconcile.bucket_remover import BucketRemover  # noqa: PLC0415 - it takes long to load
-    from adapters.registry.bucket_artifacts import BucketArtifacts  # noqa: PLC0415 - likewise
+    from adapters.registry.bucket_artifacts import BucketArtifacts  # noqa: PLC0415 - it takes long to load, too
 
     assert isinstance(artifacts, BucketArtifacts)
     return BucketRemover(artifacts)

@@ -102,7 +102,7 @@ class PinsSpec(StrictBody):
     region: str | None = Field(None, max_length=63, pattern=r"^[ -~]*$", description="Its region.")
     purchase: Purchase | None = Field(None, description="Its purchase model.")
     labels: EngineLabels | None = Field(None, description="Its labels.")
-    tenant: EngineTenant | None = Field(None, description="To whom it is dedicated.")
+    tenant: EngineTenant | None = Field(None, description="The tenant that it is dedicated to.")
     address: Address | None = Field(None, description="The host in its URL.")
     serves: OnlyVersion | None = Field(None, description="The only version that it serves; empty: any.")
 

@@ -47,7 +47,7 @@ class NewToken(StrictBody):
         None, description="Pinned purchase model."
     )
     tenant: Annotated[EngineTenant | None, Option("Set aside for")] = Field(
-        None, description="The tenant to which the engine is dedicated: it serves no other; empty: nobody."
+        None, description="Dedicate the engine to this tenant, so that it serves no other. Empty: to nobody."
     )
     labels: Annotated[EngineLabels | None, Option(flag="--label")] = Field(
         None, description="The engine's labels, pinned: it has these."
