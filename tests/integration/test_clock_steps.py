@@ -20,6 +20,7 @@ from gateway.metering.ledger.ledger import Ledger
 from gateway.metering.ledger.schema import engine_spans, usage_records
 from loadtests.mock_engine import MockEngine
 from tests.support.alerting import fires, silent
+from tests.support.fork_server import SUPPORTED
 from tests.support.forms import LONG
 from tests.support.harness import OPERATOR_KEY
 from tests.support.missing import optional
@@ -47,7 +48,8 @@ class Clock:
 
     @property
     def environment(self) -> dict[str, str]:
-        return {"PYTHONPATH": str(STEPPED), "FLORIN_TEST_CLOCK": str(self._path)}
+        clock = {"FLORIN_TEST_CLOCK": str(self._path)}
+        return clock if SUPPORTED else clock | {"PYTHONPATH": str(STEPPED)}
 
 
 @contextlib.asynccontextmanager
