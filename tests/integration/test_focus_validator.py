@@ -40,7 +40,7 @@ def environment() -> Path:
 @pytest.fixture
 def exported(tmp_path):
     ledger = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    fill(ledger)
+    fill(ledger, hours=2)  # each rule is asked of each row
 
     def to_file(dataset: str, *, commitments: bool = False, card: bool = False, **options: Any) -> Path:
         if commitments:
