@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -40,8 +41,7 @@ class Api:
         self._url = url
         self._keys = keys
         self._session = session
-        schema = schemathesis.openapi.from_dict(description())
-        self.operations = [_sound(described) for described in schema.get_all_operations()]
+        self.operations = _operations()
 
     def requests(self) -> st.SearchStrategy[Request]:
         cases = [
@@ -92,6 +92,13 @@ class Api:
             raise BrokenPromiseError(f"no answer: {error!r}") from error
         kind = (answer.headers.get("content-type") or [""])[0]
         return Answer(answer.status_code, answer.content, kind)
+
+
+@functools.cache
+def _operations() -> list[Any]:
+    """Two parts call them, and reading them takes seconds."""
+    schema = schemathesis.openapi.from_dict(description())
+    return [_sound(described) for described in schema.get_all_operations()]
 
 
 def _sound(described: Any) -> Any:
