@@ -7,6 +7,7 @@ import functools
 import gc
 import inspect
 import itertools
+import math
 import os
 import signal
 import ssl
@@ -71,16 +72,27 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _dealt(items: list[pytest.Item], workers: int) -> list[pytest.Item]:
     """xdist gives each worker as many tests in a row, and a worker that is done takes over the end of another's row.
     So each row begins with its share of the slow modules: some wait for processes while others compute, and the last
-    tests to be shared are quick ones."""
-    modules: dict[str, list[pytest.Item]] = {}
-    for item in items:  # the tests of the browser share one, and the world that it looks at
-        modules.setdefault("browser" if _folder(item) == "browser" else str(item.path), []).append(item)
-    ordered = sorted(modules.values(), key=lambda module: _place(_folder(module[0])))
-    return [item for first in range(workers) for module in ordered[first::workers] for item in module]
-
-
-def _place(folder: str) -> int:
-    return SLOWEST_FIRST.index(folder) if folder in SLOWEST_FIRST else len(SLOWEST_FIRST)
+    tests to be shared are quick ones. The first row's share is the browser's tests, which have one world."""
+    modules: dict[Path, list[pytest.Item]] = {}
+    browser, quick = [], []
+    for item in items:
+        folder = _folder(item)
+        if folder == "browser":
+            browser.append(item)
+        elif folder in SLOWEST_FIRST:
+            modules.setdefault(item.path, []).append(item)
+        else:
+            quick.append(item)
+    slow = sorted(modules.values(), key=lambda module: SLOWEST_FIRST.index(_folder(module[0])))
+    rows = [browser, *([] for _ in range(workers - 1))]
+    for module in slow:
+        min(rows[1:] or rows, key=len).extend(module)
+    length = math.ceil(len(items) / workers)
+    for row in rows:
+        free = max(0, length - len(row))
+        row.extend(quick[:free])
+        del quick[:free]
+    return [item for row in rows for item in row]
 
 
 def _folder(item: pytest.Item) -> str:

@@ -78,6 +78,7 @@ async def test_every_customer_gets_its_own_adapter_under_mixed_load(gateway: Gat
 
 
 async def test_usage_equals_the_engines_own(gateway: Gateway, clean_fleet: Fleet, demo_model: DemoModel):
+    await gateway.set_state("e0", "draining")
     for tenant in CUSTOMERS:  # so that no load comes in between, whose probes are no usage
         await ask(gateway, tenant, "Hi")
     known = {r.id for r in await gateway.usage()}

@@ -180,7 +180,8 @@ def test_a_directory_that_holds_others_things_keeps_its_mode_and_they_theirs(sta
 
 
 def test_links_are_not_followed(state, tmp_path):
-    (tmp_path / "elsewhere").mkdir(mode=0o755)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "elsewhere").chmod(0o755)  # whatever the umask
     (tmp_path / "elsewhere" / "file").write_text("x")
     (tmp_path / "elsewhere" / "file").chmod(0o644)
     (state / "usage" / "link").symlink_to(tmp_path / "elsewhere")
