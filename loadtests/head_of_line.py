@@ -15,16 +15,15 @@ import tempfile
 import threading
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
-import orjson
 from rich.console import Console
 from rich.table import Table
 
 from adapters.store.embedded import EmbeddedValkey
-from loadtests import prompts
+from loadtests import prompts, result_file
 from loadtests.overhead import cpu
 from loadtests.overhead.contestants import ThinMockProcess
 from loadtests.overhead.loadgen import BENCH_CORE, Ask, Result, generate
@@ -72,14 +71,11 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=6.0, help="length of a round")
     parser.add_argument("--tokens", type=int, default=100_000, help="of a long prompt")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round to this file")
+    result_file.add_option(parser)
     options = parser.parse_args()
     without, beside, statuses = _measure(options)
     _show(without, beside, statuses)
-    if options.json:
-        document = {"machine": cpu.machine(), "without": without, "beside": beside}
-        rounds = {k: [asdict(r) for r in v] if isinstance(v, list) else v for k, v in document.items()}
-        options.json.write_bytes(orjson.dumps(rounds, option=orjson.OPT_INDENT_2))
+    result_file.write(options.json, without=without, beside=beside)
     return 1 if set(statuses) != {200} or any(r.errors for r in (*without, *beside)) else 0
 
 

@@ -12,7 +12,7 @@ import random
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -27,6 +27,7 @@ from gateway.dataplane.request import CHAT, parse, policy
 from gateway.metering.prompt_estimate import prompt_tokens
 from gateway.routing.prefixes import blocks_of
 from gateway.routing.request_identity import RequestIdentity
+from loadtests import result_file
 from loadtests.overhead import cpu
 
 TOKENS: Final = (1_000, 10_000, 100_000)
@@ -89,13 +90,11 @@ def body(prompt: str, model: str = "acme/support", *, stream: bool = False) -> b
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtests.prompts", description=__doc__)
     parser.add_argument("--rounds", type=int, default=7)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    result_file.add_option(parser)
     options = parser.parse_args()
     measured = [_measure(kind, tokens, options.rounds) for kind in ("text", "code") for tokens in TOKENS]
     _show(measured)
-    if options.json:
-        document = {"machine": cpu.machine(), "figures": [asdict(figures) for figures in measured]}
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    result_file.write(options.json, figures=measured)
     over = [f for f in measured if f.ratio > TARGET or max(f.steps.values()) > TARGET_MS * 1000]
     return 1 if over else 0
 

@@ -13,12 +13,10 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import httpx2
-import orjson
 from rich.console import Console
 from rich.table import Table
 
@@ -26,7 +24,7 @@ from deploy.demo.engine_env import EngineEnv, engine_environ, ensure_engine_env
 from deploy.demo.engines import EngineOptions, Fleet
 from deploy.demo.gateway import Gateway
 from deploy.demo.model import ensure_demo_model
-from loadtests.overhead import cpu
+from loadtests import result_file
 from loadtests.placement.callers import ADAPTERS
 from loadtests.placement.installation import register
 
@@ -76,14 +74,7 @@ def main() -> int:
                 console.print(f"{callers} callers, round {number + 1}", style="dim")
     for callers, rounds in results.items():
         console.print(_table(callers, rounds))
-    if options.json:
-        document = {
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": cpu.machine(),
-            "requests": options.requests,
-            "rounds": results,
-        }
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS))
+    result_file.write(options.json, requests=options.requests, rounds=results)
     return 0
 
 
@@ -144,7 +135,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--requests", type=int, default=64, help="of each run (64)")
     parser.add_argument("--callers", type=int, nargs="+", default=[1, 8], help="at once (1 8)")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round to this file")
+    result_file.add_option(parser)
     return parser.parse_args()
 
 

@@ -20,20 +20,18 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import httpx2
-import orjson
 from playwright.async_api import Browser, Page, async_playwright
 from rich.console import Console
 from rich.table import Table
 
+from loadtests import result_file
 from loadtests.console import crowd
 from loadtests.console.installation import Installation, installation
-from loadtests.overhead import cpu
 from tests.tools.browser import environment
 
 PAGES = {
@@ -113,14 +111,7 @@ def main() -> int:
         _ask(running, pages, options.visits)
         asyncio.run(_look(running, pages, options.rounds))
     _show(pages)
-    if options.json:
-        document = {
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": cpu.machine(),
-            "load": os.getloadavg()[0],
-            "pages": {name: asdict(page) for name, page in pages.items()},
-        }
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    result_file.write(options.json, load=os.getloadavg()[0], pages=pages)
     return 0
 
 
@@ -128,7 +119,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtests.console", description=__doc__)
     parser.add_argument("--visits", type=int, default=30, help="of the plain client, to each page")
     parser.add_argument("--rounds", type=int, default=7, help="of Chromium through all pages")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    result_file.add_option(parser)
     return parser.parse_args()
 
 

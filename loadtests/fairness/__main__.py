@@ -12,25 +12,19 @@ import asyncio
 import random
 import statistics
 import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
-import orjson
 import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from deploy.demo.engine_env import ensure_engine_env
 from deploy.demo.engines import EngineOptions, Fleet
-from deploy.demo.gateway import Gateway
-from deploy.demo.model import DemoModel, ensure_demo_model
-from loadtests.overhead import cpu
+from deploy.demo.model import DemoModel
 from loadtests.placement.callers import ADAPTERS, TENANTS, TIMEOUT, Question, Run, ask, call
-from loadtests.placement.installation import empty, register
+from loadtests.placement.installation import conclude, engines, in_turn, installed, parser
 from loadtests.tally import percentile
 
 NOISY, *QUIET = TENANTS
@@ -45,68 +39,36 @@ def main() -> int:
     options = _options()
     rounds: dict[str, list[Figures]] = {name: [] for name in CONTESTANTS}
     errors: list[str] = []
-    env = ensure_engine_env(console)
-    with (
-        tempfile.TemporaryDirectory(prefix="florin-fairness-") as folder,
-        Fleet(
-            env,
-            ensure_demo_model(env, console),
-            logs=Path(folder),
-            options=EngineOptions(slots=4, max_num_seqs=SEATS),
-            own_sessions=True,
-        ) as fleet,
-    ):
-        fleet.start()
-        for number in range(options.rounds):
-            names = list(CONTESTANTS) if number % 2 == 0 else list(reversed(CONTESTANTS))
-            for name in names:
-                directory = Path(folder, f"{name.replace(' ', '-')}-{number}")
-                figures, wrong = _measure(fleet, directory, CONTESTANTS[name], options, number)
-                rounds[name].append(figures)
-                errors += [f"{name}: {error}" for error in wrong]
-                console.print(f"round {number + 1}: {name} {figures}", style="dim")
+    with engines(console, EngineOptions(slots=4, max_num_seqs=SEATS)) as (fleet, folder):
+        for number, name in in_turn(list(CONTESTANTS), options.rounds):
+            directory = folder / f"{name.replace(' ', '-')}-{number}"
+            figures, wrong = _measure(fleet, directory, CONTESTANTS[name], options, number)
+            rounds[name].append(figures)
+            errors += [f"{name}: {error}" for error in wrong]
+            console.print(f"round {number + 1}: {name} {figures}", style="dim")
     medians = {
         name: {figure: statistics.median(r[figure] for r in measured) for figure in measured[0]}
         for name, measured in rounds.items()
     }
     _show(medians)
-    if options.json:
-        document = {
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": cpu.machine(),
-            "seconds": options.seconds,
-            "noisy_callers": options.callers,
-            "seats": SEATS,
-            "medians": medians,
-            "rounds": rounds,
-        }
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    for error in errors:
-        console.print(error, style="red", markup=False)
-    return 1 if errors else 0
+    shape = {"seconds": options.seconds, "noisy_callers": options.callers, "seats": SEATS}
+    return conclude(console, options.json, errors, **shape, medians=medians, rounds=rounds)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m loadtests.fairness", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=60, help="of each phase (60)")
-    parser.add_argument("--rate", type=float, default=1.0, help="requests a second of each steady tenant (1)")
-    parser.add_argument("--callers", type=int, default=60, help="of the tenant that floods (60)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first round")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round to this file")
-    return parser.parse_args()
+    arguments = parser("loadtests.fairness", __doc__, rounds=3, callers=60)
+    arguments.add_argument("--seconds", type=float, default=60, help="of each phase (60)")
+    arguments.add_argument(
+        "--rate", type=float, default=1.0, help="requests a second of each steady tenant (1)"
+    )
+    return arguments.parse_args()
 
 
 def _measure(
     fleet: Fleet, directory: Path, fair: str, options: argparse.Namespace, number: int
 ) -> tuple[Figures, list[str]]:
     """One contestant's round, and what went wrong."""
-    directory.mkdir()
-    settings = SETTINGS | {"FLORIN_FAIR_QUEUE": fair}
-    with Gateway(directory / "state", directory / "log", settings=settings) as gateway:
-        gateway.launch()
-        gateway.wait()
-        keys = register(gateway, fleet, cpu_slots=fleet.options.cpu_slots)
+    with installed(fleet, directory, SETTINGS | {"FLORIN_FAIR_QUEUE": fair}) as (gateway, keys):
         warming = [Question(tenant, name, "Hello!") for tenant, name in ADAPTERS]
         uvloop.run(call(gateway.url, keys, fleet.model, warming, 4))
         seed = options.seed + number
@@ -114,8 +76,6 @@ def _measure(
         others, noisy = uvloop.run(
             _phase(gateway.url, keys, fleet.model, options, seed, callers=options.callers)
         )
-    for engine in fleet.engines:
-        empty(engine, fleet.model)
     p99 = [percentile(run.first_token, 0.99) * 1000 for run in (alone, others)]
     figures = {
         "alone_p50_ms": round(percentile(alone.first_token, 0.5) * 1000, 1),

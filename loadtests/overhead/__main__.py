@@ -13,14 +13,13 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from dataclasses import asdict, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from pathlib import Path
 
 import httpx2
-import orjson
 from rich.console import Console
 
+from loadtests import result_file
 from loadtests.mock_engine import MockProcess
 from loadtests.overhead import contestants, cpu, plots, report
 from loadtests.overhead.contestants import Contestant
@@ -64,7 +63,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--peers", action="store_true", help=f"measure {', '.join(PEERS)}, too")
     parser.add_argument("--quick", action="store_true", help="one short round, for a first look")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a target is missed")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round to this file")
+    result_file.add_option(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the figures as SVG")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=2.5, help="length of a measurement")
@@ -173,23 +172,16 @@ def measure(
 
 
 def _write(options: argparse.Namespace, field: list[Contestant], results: Results) -> None:
-    document = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": cpu.machine(),
-        "versions": {contestant.name: contestant.version for contestant in field if contestant.version},
-        "figures": {
+    result_file.write(
+        options.json,
+        versions={contestant.name: contestant.version for contestant in field if contestant.version},
+        figures={
             load: {name: report.figures(load, name, rounds) for name in rounds}
             for load, rounds in results.items()
         },
-        "verdicts": report.verdicts(results),
-        "rounds": {
-            load: {name: [asdict(result) for result in each] for name, each in rounds.items()}
-            for load, rounds in results.items()
-        },
-    }
-    if options.json:
-        options.json.parent.mkdir(parents=True, exist_ok=True)
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+        verdicts=report.verdicts(results),
+        rounds=results,
+    )
     if options.plot:
         options.plot.parent.mkdir(parents=True, exist_ok=True)
         options.plot.write_text(plots.dots(results))

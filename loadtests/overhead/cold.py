@@ -14,12 +14,12 @@ import sys
 import tempfile
 import time
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx2
 import orjson
 
+from loadtests import result_file
 from loadtests.overhead import adapter_files, contestants, cpu
 from loadtests.overhead.contestants import Contestant, ThinMockProcess
 from loadtests.overhead.loadgen import BENCH_CORE, percentiles
@@ -31,7 +31,7 @@ TARGET_MS = 10.0
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m loadtests.overhead.cold", description=__doc__)
     parser.add_argument("--adapters", type=int, default=100)
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write the figures to this file")
+    result_file.add_option(parser)
     options = parser.parse_args()
     names = [f"cold-{number}" for number in range(options.adapters)]
     with ExitStack() as stack:
@@ -52,13 +52,7 @@ def main() -> int:
     for name, points in figures.items():
         print(f"{name}:", ", ".join(f"{point} {value:.2f} ms" for point, value in points.items()))
     print(f"target: at most {TARGET_MS:g} ms added, p99")
-    if options.json:
-        document = {
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": cpu.machine(),
-            "milliseconds": figures,
-        }
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    result_file.write(options.json, milliseconds=figures)
     return 0
 
 

@@ -16,11 +16,9 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
-from datetime import UTC, datetime
+from dataclasses import dataclass, field
 from pathlib import Path
 
-import orjson
 from rich.console import Console
 from rich.table import Table
 
@@ -28,6 +26,7 @@ from adapters.model import Engine, dump
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.protocol.registry import Change
 from adapters.store.redis import RedisStore
+from loadtests import result_file
 from loadtests.overhead import cpu, plots
 from loadtests.overhead.contestants import ThinMockProcess
 from loadtests.overhead.loadgen import BENCH_CORE, Ask, Result, generate
@@ -87,7 +86,7 @@ def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m loadtests.overhead.growth", description=__doc__)
     parser.add_argument("--only", nargs="+", choices=SIZES, default=list(SIZES))
     parser.add_argument("--most", type=int, default=50_000, help="largest size")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round to this file")
+    result_file.add_option(parser)
     parser.add_argument("--plot", type=Path, metavar="FILE", help="draw the curves as SVG")
     return parser.parse_args()
 
@@ -169,13 +168,7 @@ def _settle(points: list[Point]) -> None:
 
 def _write(options: argparse.Namespace, series: Mapping[str, list[Point]]) -> None:
     """After each size, because all of them take minutes."""
-    document = {
-        "at": datetime.now(UTC).isoformat(timespec="seconds"),
-        "machine": cpu.machine(),
-        "series": {what: [asdict(point) for point in points] for what, points in series.items()},
-    }
-    if options.json:
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    result_file.write(options.json, series=series)
     if options.plot:
         options.plot.write_text(_plot(series))
 

@@ -13,11 +13,9 @@ import subprocess
 import sys
 import tempfile
 from contextlib import ExitStack
-from datetime import UTC, datetime
 from pathlib import Path
 
-import orjson
-
+from loadtests import result_file
 from loadtests.mock_engine import MockProcess
 from loadtests.overhead import contestants, cpu, report
 from loadtests.overhead.__main__ import loaded_adapter, measure
@@ -76,14 +74,7 @@ def main() -> int:
                 f"{load}, {name}: {statistics.median(each):.3f} ({low:.3f} to {high:.3f}) of {first}; "
                 f"{median:.1f} µs, the least {least:.1f}"
             )
-    if options.json:
-        document = {
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": cpu.machine(),
-            "builds": builds,
-            "costs_us": costs,
-        }
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    result_file.write(options.json, builds=builds, costs_us=costs)
     return 0
 
 
@@ -105,7 +96,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--seconds", type=float, default=1.5, help="length of a measurement")
     parser.add_argument("--loads", nargs="+", choices=LOADS, default=["plain", "streams"])
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    result_file.add_option(parser)
     return parser.parse_args()
 
 

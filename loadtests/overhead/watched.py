@@ -16,13 +16,12 @@ import tempfile
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
-import orjson
 
+from loadtests import result_file
 from loadtests.overhead import contestants, cpu, report
 from loadtests.overhead.__main__ import CROWD, loaded_adapter, measure
 from loadtests.overhead.contestants import Contestant
@@ -80,16 +79,13 @@ def main() -> int:
         f"{options.viewers} viewers, {1 + options.engines} engines, {options.rounds} rounds: "
         f"ratio {statistics.median(ratios):.3f} (from {ratios[0]:.3f} to {ratios[-1]:.3f})"
     )
-    if options.json:
-        document = {
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": cpu.machine(),
-            "viewers": options.viewers,
-            "engines": 1 + options.engines,
-            "ratio": statistics.median(ratios),
-            "pairs": [asdict(pair) for pair in pairs],
-        }
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    result_file.write(
+        options.json,
+        viewers=options.viewers,
+        engines=1 + options.engines,
+        ratio=statistics.median(ratios),
+        pairs=pairs,
+    )
     return 0
 
 
@@ -99,7 +95,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--engines", type=int, default=7, help="more than the one that serves")
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=4.0, help="length of a measurement")
-    parser.add_argument("--json", type=Path, metavar="FILE")
+    result_file.add_option(parser)
     return parser.parse_args()
 
 

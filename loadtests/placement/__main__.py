@@ -8,22 +8,16 @@ from __future__ import annotations
 
 import argparse
 import sys
-import tempfile
-from datetime import UTC, datetime
 from pathlib import Path
 
-import orjson
 import uvloop
 from prometheus_client.parser import text_string_to_metric_families
 from rich.console import Console
 
-from deploy.demo.engine_env import ensure_engine_env
 from deploy.demo.engines import Fleet
 from deploy.demo.gateway import Gateway
-from deploy.demo.model import ensure_demo_model
-from loadtests.overhead import cpu
 from loadtests.placement.callers import ADAPTERS, WORKLOADS, Question, call, questions
-from loadtests.placement.installation import empty, register
+from loadtests.placement.installation import conclude, engines, in_turn, installed, parser
 from loadtests.placement.report import MINE, figures, show, summary
 
 LANDED = "landed"
@@ -45,45 +39,22 @@ def main() -> int:
     options = _options()
     results: Results = {workload: {name: [] for name in options.only} for workload in WORKLOADS}
     errors: list[str] = []
-    env = ensure_engine_env(console)
-    with (
-        tempfile.TemporaryDirectory(prefix="florin-placement-") as folder,
-        Fleet(env, ensure_demo_model(env, console), logs=Path(folder), own_sessions=True) as fleet,
-    ):
-        fleet.start()
-        for number in range(options.rounds):
-            for turn in range(len(options.only)):
-                name = options.only[(turn + number) % len(options.only)]
-                directory = Path(folder, f"{name}-{number}")
-                errors += _measure(fleet, directory, name, options, number, results)
-                console.print(f"round {number + 1}: {name}", style="dim")
+    with engines(console) as (fleet, folder):
+        for number, name in in_turn(options.only, options.rounds):
+            errors += _measure(fleet, folder / f"{name}-{number}", name, options, number, results)
+            console.print(f"round {number + 1}: {name}", style="dim")
     medians = {workload: summary(rounds) for workload, rounds in results.items()}
     for workload, policies in medians.items():
         show(console, workload, policies)
-    if options.json:
-        document = {
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": cpu.machine(),
-            "callers": options.callers,
-            "requests": options.requests,
-            "medians": medians,
-            "rounds": results,
-        }
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    for error in errors:
-        console.print(error, style="red", markup=False)
-    return 1 if errors else 0
+    shape = {"callers": options.callers, "requests": options.requests}
+    return conclude(console, options.json, errors, **shape, medians=medians, rounds=results)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m loadtests.placement", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--requests", type=int, default=200, help="of each workload (200)")
-    parser.add_argument("--callers", type=int, default=24, help="at once (24)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first round")
-    parser.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS, metavar="POLICY")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round to this file")
-    options = parser.parse_args()
+    arguments = parser("loadtests.placement", __doc__, rounds=5, callers=24)
+    arguments.add_argument("--requests", type=int, default=200, help="of each workload (200)")
+    arguments.add_argument("--only", nargs="+", choices=CONTESTANTS, default=CONTESTANTS, metavar="POLICY")
+    options = arguments.parse_args()
     if MINE not in options.only:
         options.only = [MINE, *options.only]
     return options
@@ -95,14 +66,9 @@ def _measure(
     """One contestant's round. Returns what went wrong."""
     settings = SETTINGS if name == LANDED else SETTINGS | {"FLORIN_SCHEDULING_POLICY": name}
     entry = "loadtests.placement.landed_gateway" if name == LANDED else "gateway.cli"
-    directory.mkdir()
+    cpu_slots = fleet.options.slots if name == LANDED else None
     errors = []
-    with Gateway(directory / "state", directory / "log", settings=settings, entry=entry) as gateway:
-        gateway.launch()
-        gateway.wait()
-        keys = register(
-            gateway, fleet, cpu_slots=fleet.options.slots if name == LANDED else fleet.options.cpu_slots
-        )
+    with installed(fleet, directory, settings, entry=entry, cpu_slots=cpu_slots) as (gateway, keys):
         uvloop.run(call(gateway.url, keys, fleet.model, WARMING, len(WARMING)))
         for workload in WORKLOADS:
             todo = questions(fleet.model, workload, options.requests, options.seed + number)
@@ -112,8 +78,6 @@ def _measure(
             churn = evictions_then - evictions, undone_then - undone
             results[workload][name].append(figures(run, _loads(fleet) - loads, *churn))
             errors += [f"{name}, {workload}: {error}" for error in run.errors]
-    for engine in fleet.engines:
-        empty(engine, fleet.model)
     return errors
 
 

@@ -13,25 +13,18 @@ import asyncio
 import random
 import statistics
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 import aiohttp
-import orjson
 import uvloop
 from rich.console import Console
 from rich.table import Table
 
-from deploy.demo.engine_env import ensure_engine_env
 from deploy.demo.engines import EngineOptions, Fleet
-from deploy.demo.gateway import Gateway
-from deploy.demo.model import ensure_demo_model
-from loadtests.overhead import cpu
 from loadtests.placement.callers import ADAPTERS, TIMEOUT, Message, Run, stream
-from loadtests.placement.installation import empty, register
+from loadtests.placement.installation import conclude, engines, in_turn, installed, parser
 from loadtests.prompts import WORDS
 
 ENTRIES = {"remembers": "gateway.cli", "forgets": "loadtests.placement.forgetful_gateway"}
@@ -100,60 +93,32 @@ def main() -> int:
     options = _options()
     rounds: dict[str, dict[str, list[Figures]]] = {kind: {name: [] for name in ENTRIES} for kind in KINDS}
     errors: list[str] = []
-    env = ensure_engine_env(console)
-    with (
-        tempfile.TemporaryDirectory(prefix="florin-prefixes-") as folder,
-        Fleet(
-            env, ensure_demo_model(env, console), logs=Path(folder), options=OPTIONS, own_sessions=True
-        ) as fleet,
-    ):
-        fleet.start()
-        for number in range(options.rounds):
-            for name in list(ENTRIES) if number % 2 == 0 else list(reversed(ENTRIES)):
-                for kind, run in _measure(fleet, Path(folder, f"{name}-{number}"), name, options, number):
-                    rounds[kind][name].append(_figures(run))
-                    errors += [f"{name}, {kind}: {error}" for error in run.errors]
-                console.print(f"round {number + 1}: {name}", style="dim")
+    with engines(console, OPTIONS) as (fleet, folder):
+        for number, name in in_turn(list(ENTRIES), options.rounds):
+            for kind, run in _measure(fleet, folder / f"{name}-{number}", name, options, number):
+                rounds[kind][name].append(_figures(run))
+                errors += [f"{name}, {kind}: {error}" for error in run.errors]
+            console.print(f"round {number + 1}: {name}", style="dim")
     _show(rounds)
-    if options.json:
-        document = {
-            "at": datetime.now(UTC).isoformat(timespec="seconds"),
-            "machine": cpu.machine(),
-            "callers": options.callers,
-            "requests": options.requests,
-            "rounds": rounds,
-        }
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
-    for error in errors:
-        console.print(error, style="red", markup=False)
-    return 1 if errors else 0
+    shape = {"callers": options.callers, "requests": options.requests}
+    return conclude(console, options.json, errors, **shape, rounds=rounds)
 
 
 def _options() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m loadtests.placement.prefixes", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--requests", type=int, default=120, help="of each kind (120)")
-    parser.add_argument("--callers", type=int, default=6, help="at once (6)")
-    parser.add_argument("--seed", type=int, default=1, help="of the first round")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round to this file")
-    return parser.parse_args()
+    arguments = parser("loadtests.placement.prefixes", __doc__, rounds=3, callers=6)
+    arguments.add_argument("--requests", type=int, default=120, help="of each kind (120)")
+    return arguments.parse_args()
 
 
 def _measure(
     fleet: Fleet, directory: Path, name: str, options: argparse.Namespace, number: int
 ) -> Iterator[tuple[str, Run]]:
-    directory.mkdir()
-    with Gateway(directory / "state", directory / "log", settings=SETTINGS, entry=ENTRIES[name]) as gateway:
-        gateway.launch()
-        gateway.wait()
-        keys = register(gateway, fleet, cpu_slots=fleet.options.cpu_slots)
+    with installed(fleet, directory, SETTINGS, entry=ENTRIES[name]) as (gateway, keys):
         warming = [Dialogue(*adapter, "", ("Hello!",)) for adapter in ADAPTERS]
         uvloop.run(_call(gateway.url, keys, warming, len(warming)))
         for kind, shape in KINDS.items():
             todo = dialogues(shape, options.requests, options.seed + number)
             yield kind, uvloop.run(_call(gateway.url, keys, todo, options.callers))
-    for engine in fleet.engines:
-        empty(engine, fleet.model)
 
 
 async def _call(url: str, keys: dict[str, str], todo: Sequence[Dialogue], callers: int) -> Run:

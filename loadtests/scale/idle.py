@@ -10,11 +10,10 @@ import time
 from collections import Counter
 from collections.abc import Iterable
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
-import orjson
 from rich.console import Console
 from rich.table import Table
 
@@ -22,6 +21,7 @@ from adapters.model import Engine, dump
 from adapters.store.embedded import EmbeddedValkey
 from adapters.store.protocol.registry import Change
 from adapters.store.redis import RedisStore
+from loadtests import result_file
 from loadtests.mock_engine import MockProcess
 from loadtests.overhead import cpu
 from loadtests.scale.gateway import BENCH_CORE, ScaledGateway
@@ -53,10 +53,7 @@ def main() -> int:
     options = _options()
     measured = [_measure(size, options) for size in options.engines]
     _show(measured)
-    if options.json:
-        document = {"machine": cpu.machine(), "seconds": options.seconds, "metrics": options.metrics}
-        document["figures"] = [asdict(figures) for figures in measured]
-        options.json.write_bytes(orjson.dumps(document, option=orjson.OPT_INDENT_2))
+    result_file.write(options.json, seconds=options.seconds, metrics=options.metrics, figures=measured)
     return 0
 
 
@@ -68,7 +65,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument(
         "--metrics", type=int, default=0, metavar="BYTES", help="pad engines' metrics to this"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write all figures to this file")
+    result_file.add_option(parser)
     return parser.parse_args()
 
 
