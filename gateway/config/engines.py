@@ -18,7 +18,6 @@ PolicyName = Literal[
     "bounded_hash",
     "residency",
     "activity",
-    "dynamo_like",
 ]
 
 

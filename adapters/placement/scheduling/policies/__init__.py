@@ -8,7 +8,6 @@ from collections.abc import Callable
 from adapters.placement.scheduling.policies import cost
 from adapters.placement.scheduling.policies.activity import activity
 from adapters.placement.scheduling.policies.consistent_hash import bounded_hash, consistent_hash
-from adapters.placement.scheduling.policies.dynamo_like import DynamoLike
 from adapters.placement.scheduling.policies.least_loaded import least_loaded
 from adapters.placement.scheduling.policies.power_of_two import PowerOfTwo
 from adapters.placement.scheduling.policies.random_choice import RandomChoice
@@ -24,6 +23,5 @@ POLICIES: dict[str, Callable[[], Scheduler]] = {
     "bounded_hash": lambda: Scheduler(bounded_hash),
     "residency": lambda: Scheduler(residency),
     "activity": lambda: Scheduler(activity),
-    "dynamo_like": lambda: Scheduler(DynamoLike()),
 }
 """Each creates a new scheduler, since some policies remember what they saw."""
