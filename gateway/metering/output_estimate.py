@@ -12,7 +12,7 @@ from typing import Final
 from adapters.placement.scheduling.figures import H200
 from gateway.metering.engine_metrics import EngineSample
 
-PRIOR_SPEED: Final = 1000 / (H200["step"] + H200["lora"])
+PRIOR_SPEED: Final = 1000 / (H200.step + H200.lora)
 """Tokens a second of one answer on an engine of which nothing is known."""
 PRIOR_SECONDS: Final = 3.0
 """Seconds of one answer that the prior is worth."""

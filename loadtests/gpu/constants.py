@@ -4,7 +4,6 @@ the scheduler begins, to the committed results, and writes them.
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Mapping
@@ -94,7 +93,7 @@ def _memory(results: Results) -> Values:
     if not caches:
         return {}
     scale = results.run_of("engine")["scale"]
-    taken = -Hardware(kv_tokens=0).kv_left(scale["slots"], scale["ranks"][-1])
+    taken = -Hardware.of(kv_tokens=0).kv_left(scale["slots"], scale["ranks"][-1])
     return {"kv_tokens": int(caches[0][1]) + taken}
 
 
@@ -102,9 +101,9 @@ def rendered(tables: Mapping[str, Values]) -> str:
     """The file's text with these constants, by engine model."""
     text = FILE.read_text()
     for model, constants in tables.items():
-        head, mark, rest = text.partition(f"{model.upper()}: Final[Mapping[str, float]] = {{\n")
-        _, end, tail = rest.partition("}\n")
-        rows = "".join(f"    {json.dumps(name)}: {value!r},\n" for name, value in constants.items())
+        head, mark, rest = text.partition(f"{model.upper()}: Final = EngineFigures(\n")
+        _, end, tail = rest.partition(")\n")
+        rows = "".join(f"    {name}={value!r},\n" for name, value in constants.items())
         text = f"{head}{mark}{rows}{end}{tail}"
     return text
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 
 from adapters.placement.fingerprint import BASE_ANSWERS, LIKE_BASE, NOISE, UNLIKE_ITSELF
-from adapters.placement.scheduling.figures import ENGINE_MODELS, SCHEDULER
+from adapters.placement.scheduling.costs import STALL, EngineCosts
+from adapters.placement.scheduling.figures import ENGINE_MODELS
 from gateway.costs.calibration.fit import UNITS, CalibrationError
 from gateway.planning.simulator.hardware import Hardware
 from loadtests.gpu import summaries
@@ -20,6 +21,7 @@ DOLLARS = 3.0
 """Per GPU-hour, an example: costs are proportional to it."""
 NOT_YET: Final = "Not measured yet."
 
+CHARGES: Final = ("per_request", "per_prompt_token", "distinct", "evict", "wait_for_slot")
 CONCLUSIONS: Final = Path(__file__).with_name("conclusions.md")
 CONCLUDED_FROM: Final = {"2026-11-27T07:04:31+00:00", "2026-11-27T10:47:47+00:00"}
 """The runs that they are about."""
@@ -36,10 +38,10 @@ _LIMITS = (
 _CONSTANTS = """
 ## The constants in use
 
-Milliseconds and tokens, in `adapters/placement/scheduling/figures.py`. The scheduler begins with those of the
-H200, until an engine has shown its own. The simulator keeps them: `florin plan --engine-model` and `python -m
-loadtests.sim --engine-model` take either. `Hardware` in `gateway/planning/simulator/hardware.py` says how
-they add up to the time of a step.
+Milliseconds and tokens, in `adapters/placement/scheduling/figures.py`; the scheduler's own are in `costs.py`
+beside it. The scheduler begins with those of the H200, until an engine has shown its own. The simulator keeps
+them: `florin plan --engine-model` and `python -m loadtests.sim --engine-model` take either. `Hardware` in
+`gateway/planning/simulator/hardware.py` says how they add up to the time of a step.
 
 Fitted to the tables above, they err in inter-token latencies by at most 6 % in any cell, and by 2 % on
 average; in loads by at most 2 % (H200) and 6 % (H100), and in first tokens by 6 % and 11 %. They were not
@@ -123,13 +125,14 @@ def _cell(values: list[str]) -> str:
 
 
 def _constants() -> str:
-    columns = [model.figures for model in ENGINE_MODELS.values()]
+    columns = [asdict(model.figures) for model in ENGINE_MODELS.values()]
     rows = ((code(name), *(f"{figures[name]:g}" for figures in columns)) for name in columns[0])
     engines = table(("of an engine", *ENGINE_MODELS), rows)
+    charges = {"stall": STALL} | {name: getattr(EngineCosts(), name) for name in CHARGES}
     scheduler = table(
-        ("of the scheduler only", "value"), ((code(name), f"{value:g}") for name, value in SCHEDULER.items())
+        ("of the scheduler only", "value"), ((code(name), f"{value:g}") for name, value in charges.items())
     )
-    both = Hardware()
+    both = Hardware.of()
     slot = (
         f"Of either: CUDA graphs for steps of up to {both.graph_tokens} tokens, vLLM's default (the engines "
         f"that were measured had them up to 128), and slots that take {both.slot_tokens} tokens of KV cache "

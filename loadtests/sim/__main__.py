@@ -91,7 +91,7 @@ def simulate(  # noqa: PLR0917 - options
     cpu_slots: Annotated[int, typer.Option(help="adapters in an engine's CPU memory")] = 64,
     seats: Annotated[
         int, typer.Option(min=1, help="requests that an engine runs at a time")
-    ] = Hardware().max_sequences,
+    ] = Hardware.of().max_sequences,
     engine_model: EngineModelName = MEASURED,
     pin: Annotated[list[str], typer.Option(help="an adapter that is pinned: a5; repeatable")] = NONE,
     merged: Annotated[

@@ -14,7 +14,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-from adapters.placement.scheduling.figures import ENGINE_MODELS, EngineFigures
+from adapters.placement.scheduling.figures import ENGINE_MODELS, MeasuredEngine
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, console, note, show, table
 from gateway.commands.session import Session, command
@@ -308,7 +308,7 @@ def _described(traffic: Stated | Used, used: MonthOfUse | None) -> Json:
 
 
 def _approximations(
-    model: EngineFigures, used: MonthOfUse | None, tokens: dict[str, int], candidates: list[Candidate]
+    model: MeasuredEngine, used: MonthOfUse | None, tokens: dict[str, int], candidates: list[Candidate]
 ) -> list[str]:
     approximation = (
         f"The engine model is {model.what}. Other GPU types are that model with its compute times divided "

@@ -54,7 +54,7 @@ class Site:
     """Tenants' weights in the fair queue; 1 for all others."""
     levels: tuple[tuple[str, int], ...] = ()
     """Classes of tenants in the fair queue: 0 high, 2 low."""
-    hardware: Hardware = field(default_factory=Hardware)
+    hardware: Hardware = field(default_factory=Hardware.of)
 
     def takes_all(self, engine: int) -> bool:
         return self.pool is None or engine < self.pool

@@ -2,46 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, Self
 
-from adapters.placement.scheduling.figures import ENGINE_MODELS, H200, MEASURED
+from adapters.placement.scheduling.figures import ENGINE_MODELS, MEASURED, EngineFigures
 
 LARGE = 128
-"""Tokens in a step from which vLLM's LoRA kernels split their work differently."""
+"""Tokens in a step from which `distinct_large` holds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Hardware:
-    """Milliseconds and tokens. `python -m loadtests.sim fit` shows how well each of ENGINE_MODELS fits what
-    was measured; the defaults are those of MEASURED."""
+class Hardware(EngineFigures):
+    """`python -m loadtests.sim fit` shows how well each of ENGINE_MODELS fits what was measured."""
 
-    step: float = H200["step"]
-    """A decoding step of one sequence: reading the weights."""
-    step_per_sequence: float = H200["step_per_sequence"]
-    lora: float = H200["lora"]
-    """More for a step as soon as one sequence has an adapter."""
-    lora_per_sequence: float = H200["lora_per_sequence"]
-    distinct: float = H200["distinct"]
-    """More for each further adapter."""
-    distinct_large: float = H200["distinct_large"]
-    """The same in a step of LARGE tokens or more."""
-    prompt: float = H200["prompt"]
-    """More for a step with prompts, whatever their length."""
-    prompt_token: float = H200["prompt_token"]
     graph_tokens: int = 512
     """Tokens in the largest step that CUDA graphs cover: vLLM's default."""
-    launch: float = H200["launch"]
-    """More for a larger step, whose kernels are launched one by one."""
-    lora_launch: float = H200["lora_launch"]
-    """More again if one sequence has an adapter."""
-    activate: float = H200["activate"]
-    """Copy an adapter from CPU memory to a GPU slot."""
-    load: float = H200["load"]
-    load_per_rank: float = H200["load_per_rank"]
-    """Read an adapter from disk: `load + load_per_rank * rank`. The whole engine waits."""
-    kv_tokens: float = H200["kv_tokens"]
-    """Tokens of KV cache without LoRA."""
     slot_tokens: int = 50
     slot_tokens_per_rank: int = 44
     """Tokens of KV cache that each slot takes away: fitted to public measurements of vLLM 0.8.5 with
@@ -53,7 +28,7 @@ class Hardware:
     @classmethod
     def of(cls, model: str = MEASURED, **changes: Any) -> Self:
         """That of an engine model, by name. Raises KeyError."""
-        return cls(**{**ENGINE_MODELS[model].figures, **changes})
+        return cls(**asdict(ENGINE_MODELS[model].figures) | changes)
 
     def step_seconds(self, sequences: int, adapters: int, prompt_tokens: int) -> float:
         ms = self.step + self.step_per_sequence * sequences

@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 from safetensors import safe_open
 
-from adapters.placement.scheduling.figures import ENGINE_MODELS, H200
+from adapters.placement.scheduling.figures import ENGINE_MODELS, EngineFigures
 from gateway.planning.simulator.hardware import Hardware
 from loadtests.gpu import constants, pieces, wheels
 from loadtests.gpu.measure import FILE, measure
@@ -188,7 +189,7 @@ def test_constants_are_those_of_the_engine_that_was_measured():
         kv_tokens=500_000,
     )  # fmt: skip
     fitted = constants.measured(results_of(hardware))
-    assert fitted.keys() == H200.keys()
+    assert list(fitted) == [figure.name for figure in fields(EngineFigures)]
     for name, value in fitted.items():
         assert value == pytest.approx(getattr(hardware, name), rel=1e-3), name
 
@@ -200,7 +201,7 @@ def test_the_file_of_constants_is_what_the_committed_results_come_to():
 
 def test_the_page_says_what_is_not_measured():
     assert rendered({"H100": Results()}).count(NOT_YET) == 13
-    partly = results_of(Hardware(load=46, load_per_rank=3, activate=7))
+    partly = results_of(Hardware.of(load=46, load_per_rank=3, activate=7))
     partly.stages["latency"].status, partly.stages["latency"].error = "cut", "cut off after 90 s"
     text = rendered({"H100": partly})
     assert text.count(NOT_YET) == 9
@@ -210,8 +211,8 @@ def test_the_page_says_what_is_not_measured():
 
 def test_the_page_shows_two_gpus_side_by_side():
     first, second = (
-        results_of(Hardware(load=46, load_per_rank=3)),
-        results_of(Hardware(load=40, load_per_rank=3)),
+        results_of(Hardware.of(load=46, load_per_rank=3)),
+        results_of(Hardware.of(load=40, load_per_rank=3)),
     )
     del second.stages["prompts"]
     second.stages["load_times"].rounds = [r for r in second.rounds("load_times") if r["rank"] != 64]
@@ -224,4 +225,4 @@ def test_the_page_shows_two_gpus_side_by_side():
 def test_conclusions_are_those_of_the_run_that_is_shown():
     words = CONCLUSIONS.read_text().strip()
     assert words in page()
-    assert words not in rendered({"H200": results_of(Hardware())})
+    assert words not in rendered({"H200": results_of(Hardware.of())})

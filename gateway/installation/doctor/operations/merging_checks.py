@@ -77,7 +77,7 @@ def of_merging(
     catalog: Catalog, uses: Sequence[AdapterHours], book: PriceBook, now: int
 ) -> Iterator[Diagnosis]:
     """What merged engines would save, for each adapter that has none."""
-    hardware = Hardware()
+    hardware = Hardware.of()
     lora_ms, merged_ms = (token_ms(hardware, merged=merged) for merged in (False, True))
     merged = {engine.serves.partition("@")[0] for engine in catalog.engines.values() if engine.serves}
     for use in sorted(uses, key=lambda use: (use.adapter, use.gpu_type)):

@@ -48,7 +48,7 @@ def test_at_steady_demand_nothing_moves():
 
 def test_two_small_engines_do_not_change_their_minds():
     """Bursts of one adapter, others in turn, one of them pinned: four slots for six."""
-    hardware = Hardware(max_sequences=8)
+    hardware = Hardware.of(max_sequences=8)
     site = Site(2, 2, 4, workers=2, fair_queue=True, pins=frozenset({"a5"}), hardware=hardware, slo_ttft=5)
     course = Simulation(site, contestant("cost+wait"), generate("mixed", 5.5, 540, seed=21)).run()
     measured = figures(course, site)
@@ -57,7 +57,7 @@ def test_two_small_engines_do_not_change_their_minds():
 
 
 def test_what_is_in_the_prefix_cache_need_not_be_computed():
-    hardware, events = Hardware(), Events()
+    hardware, events = Hardware.of(), Events()
     engine = EngineModel("e", 2, 2, hardware, events, rank=16)
     first, second, other = (
         Request(0.0, "t", adapter, 16, 1000, 10, blocks=blocks, answered=(*blocks, 9))
@@ -79,7 +79,7 @@ def test_a_merged_engine_serves_its_adapter_without_loras_cost_and_nothing_else(
     assert {r.adapter for r in course.requests if r.engine == merged.name} == {"a0"}
     assert {r.adapter for r in course.requests if r.engine != merged.name} > {"a0"}, "what it cannot take"
     assert (merged.loads, merged.activations) == (0, 0) < (others[0].loads, others[0].activations)
-    hardware = Hardware()
+    hardware = Hardware.of()
     for serves, adapters in (("a", 0), ("", 1)):
         events, request = Events(), Request(0.0, "t", "a", 16, 1000, 101)
         EngineModel("e", 2, 2, hardware, events, rank=16, serves=serves).submit(request)
