@@ -13,13 +13,13 @@ from pathlib import Path
 from yarl import URL
 
 from adapters.checks.file_kinds import FILES, KNOWN
-from adapters.checks.findings import Findings, shown
+from adapters.checks.findings import Findings
 from adapters.progress import ProgressMeter
 from adapters.sources.archive_download import check_hash, fetch_archive
 from adapters.sources.download import download, run
 from adapters.sources.options import FETCHING, FetchOptions
 from adapters.sources.public_uri import public
-from adapters.sources.staging_area import SourceRefusedError, StagingArea
+from adapters.sources.staging_area import SourceRefusedError, StagingArea, malformed
 from adapters.sources.web_client import WebClient
 
 _FRAGMENT = re.compile(r"sha256=([0-9a-f]{64})", re.ASCII | re.IGNORECASE)
@@ -82,12 +82,8 @@ def _site(uri: str, options: FetchOptions) -> tuple[WebClient, str | None]:
         ):
             raise ValueError("not the URL of an archive or a directory")
     except ValueError:
-        raise SourceRefusedError(
-            "source_unsupported",
-            "The source is not a valid URL.",
-            found=shown(public(uri)),
-            expected="https://HOST/PATH of an archive [#sha256=<hex>], or https://HOST/PATH/",
-        ) from None
+        forms = "https://HOST/PATH of an archive [#sha256=<hex>], or https://HOST/PATH/"
+        raise malformed(uri, "a valid URL", forms) from None
     authorization = _authorization(url, netrc_too=options.own_access)
     site = WebClient(url.with_user(None).with_fragment(None), authorization, options)
     return site, fragment[1].lower() if fragment else None

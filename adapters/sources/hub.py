@@ -19,12 +19,12 @@ from huggingface_hub import constants, try_to_load_from_cache
 
 from adapters.checks.adapter_folder import adapter_folder
 from adapters.checks.file_kinds import FILES, KNOWN
-from adapters.checks.findings import Findings, shown
+from adapters.checks.findings import Findings
 from adapters.progress import CHUNK, ProgressMeter
 from adapters.sources.hub_client import HubClient, Listed, Remote
 from adapters.sources.options import FETCHING, FetchOptions
 from adapters.sources.public_uri import public
-from adapters.sources.staging_area import SourceRefusedError, StagingArea, check_space, too_much
+from adapters.sources.staging_area import SourceRefusedError, StagingArea, check_space, malformed, too_much
 
 _NAME = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 _URI = re.compile(
@@ -71,12 +71,8 @@ class _Place:
         named = _URI.fullmatch(uri)
         folder = (named["folder"] or "").strip("/") if named else ""
         if named is None or (folder and {"..", ".", ""} & set(folder.split("/"))):
-            raise SourceRefusedError(
-                "source_unsupported",
-                "The source is not a valid repository.",
-                found=shown(public(uri)),
-                expected="hf://OWNER/REPO, hf://OWNER/REPO@REVISION, or one of these and /FOLDER",
-            )
+            forms = "hf://OWNER/REPO, hf://OWNER/REPO@REVISION, or one of these and /FOLDER"
+            raise malformed(uri, "a valid repository", forms)
         return cls(named["repository"], unquote(named["revision"] or "main"), folder)
 
     def path(self, name: str) -> str:

@@ -20,13 +20,13 @@ from yarl import URL
 
 from adapters.checks.adapter_folder import DEPTH, Parts, adapter_folder
 from adapters.checks.file_kinds import FILES, KNOWN
-from adapters.checks.findings import Findings, shown
+from adapters.checks.findings import Findings
 from adapters.progress import ProgressMeter
 from adapters.sources import object_store
 from adapters.sources.download import download, run
 from adapters.sources.options import FETCHING, FetchOptions
 from adapters.sources.public_uri import public, scheme_of
-from adapters.sources.staging_area import SourceRefusedError, StagingArea
+from adapters.sources.staging_area import SourceRefusedError, StagingArea, malformed
 from adapters.sources.web_client import WebClient
 
 _URI = re.compile(
@@ -45,12 +45,8 @@ def fetch(uri: str, destination: Path, *, options: FetchOptions, findings: Findi
     try:
         named = _URI.fullmatch(uri)
         if named is None:
-            raise SourceRefusedError(
-                "source_unsupported",
-                "The source is not a model of MLflow's registry.",
-                found=shown(public(uri)),
-                expected="models:/NAME/VERSION or models:/NAME@ALIAS",
-            )
+            forms = "models:/NAME/VERSION or models:/NAME@ALIAS"
+            raise malformed(uri, "a model of MLflow's registry", forms)
         server = _Server.configured(options)
         meter = ProgressMeter(FETCHING, options.progress)
         version, place = run(_resolved(server, named["name"], named["version"], named["alias"]), meter)

@@ -23,7 +23,7 @@ from adapters.sources.bucket import Bucket, StoredObject, check
 from adapters.sources.download import DownloadPart, download, run
 from adapters.sources.options import FETCHING, FetchOptions
 from adapters.sources.public_uri import public
-from adapters.sources.staging_area import SourceRefusedError, StagingArea
+from adapters.sources.staging_area import SourceRefusedError, StagingArea, malformed
 
 _URI = re.compile(
     r"(?P<scheme>s3|gs|az)://(?P<bucket>[A-Za-z0-9][A-Za-z0-9._-]{1,254})"
@@ -64,12 +64,8 @@ class _Place:
         named = _URI.fullmatch(uri)
         key = (named["key"] or "") if named else ""
         if named is None or (key and {"", ".", ".."} & set(key.removesuffix("/").split("/"))):
-            raise SourceRefusedError(
-                "source_unsupported",
-                "The source is not a valid URL of an object store.",
-                found=shown(public(uri)),
-                expected="s3://BUCKET/PREFIX, or s3://BUCKET/KEY of an archive [#sha256=<hex>]",
-            )
+            forms = "s3://BUCKET/PREFIX, or s3://BUCKET/KEY of an archive [#sha256=<hex>]"
+            raise malformed(uri, "a valid URL of an object store", forms)
         sha256 = named["sha256"]
         return cls(named["scheme"], named["bucket"], key, sha256.lower() if sha256 else None)
 

@@ -22,13 +22,13 @@ from yarl import URL
 
 from adapters.checks.adapter_folder import adapter_folder
 from adapters.checks.file_kinds import KNOWN
-from adapters.checks.findings import Findings, shown
+from adapters.checks.findings import Findings
 from adapters.progress import ProgressMeter
 from adapters.sources.archive_download import check_hash, fetch_archive
 from adapters.sources.download import download, run
 from adapters.sources.options import FETCHING, FetchOptions
 from adapters.sources.public_uri import public
-from adapters.sources.staging_area import SourceRefusedError, StagingArea, archive_limit, too_much
+from adapters.sources.staging_area import SourceRefusedError, StagingArea, archive_limit, malformed, too_much
 from adapters.sources.web_client import WebClient
 
 _NAME = r"[a-z0-9]+(?:(?:\.|_{1,2}|-+)[a-z0-9]+)*"
@@ -117,12 +117,8 @@ class _Place:
     def parse(cls, uri: str) -> Self:
         named = _URI.fullmatch(uri)
         if named is None or int(named["port"] or 0) > _LAST_PORT:
-            raise SourceRefusedError(
-                "source_unsupported",
-                "The source is not a valid reference to a registry.",
-                found=shown(public(uri)),
-                expected="oci://HOST/REPOSITORY:TAG or oci://HOST/REPOSITORY@sha256:<hex>",
-            )
+            forms = "oci://HOST/REPOSITORY:TAG or oci://HOST/REPOSITORY@sha256:<hex>"
+            raise malformed(uri, "a valid reference to a registry", forms)
         return cls(named["host"].lower(), named["repository"], named["digest"] or named["tag"] or "latest")
 
 

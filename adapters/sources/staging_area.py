@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from adapters.checks.file_kinds import FILES, limit_of
-from adapters.checks.findings import Findings
+from adapters.checks.findings import Findings, shown
+from adapters.sources.public_uri import public
 
 _SPARE = 64 * 1024 * 1024
 """Bytes of disk space that a download must leave free."""
@@ -36,6 +37,13 @@ class SourceRefusedError(Exception):
 
     def add_to(self, findings: Findings) -> None:
         findings.add(self.code, self.message, found=self.found, expected=self.expected)
+
+
+def malformed(uri: str, kind: str, expected: str) -> SourceRefusedError:
+    """`kind`: what `uri` is not, "a valid URL"."""
+    return SourceRefusedError(
+        "source_unsupported", f"The source is not {kind}.", found=shown(public(uri)), expected=expected
+    )
 
 
 class StagingArea:
