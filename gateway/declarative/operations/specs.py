@@ -24,9 +24,9 @@ from gateway.schemas.base import (
     StrictBody,
     as_json,
 )
-from gateway.tenants.directory import TENANT_ROLES, Role
+from gateway.tenants.directory import Role
 from gateway.tenants.keys.schemas import KeyRole
-from gateway.tenants.operations.terms import check_terms
+from gateway.tenants.operations.terms import check_owner, check_terms
 from gateway.tenants.schemas.terms import CostCentre, KeyTerms, TenantTerms
 
 Digest = Annotated[str, StringConstraints(pattern=r"^sha256:[0-9a-f]{64}$")]
@@ -122,16 +122,9 @@ class KeySpec(KeyTerms):
     replaced_by: KeyId | None = Field(None, description="The key to which it was rotated.")
 
     @model_validator(mode="after")
-    def _whose(self) -> KeySpec:
+    def _consistent(self) -> KeySpec:
         role = Role(self.role)
-        if role in TENANT_ROLES and not self.tenant:
-            raise ValueError(f"a key of role {role} needs a tenant")
-        if (role is Role.ENGINE) != bool(self.engine):
-            raise ValueError("a key has an engine if and only if its role is engine")
-        if self.pins is not None and not self.engine:
-            raise ValueError("only keys of role engine have pins")
-        if self.tenant and role in {Role.ENGINE, Role.METRICS, Role.CONTROLLER}:
-            raise ValueError(f"a key of role {role} cannot belong to a tenant")
+        check_owner(role, self.tenant, self.engine, pins=self.pins)
         _check_time("expires", self.expires)
         _check_time("revoked", self.revoked)
         check_terms(role, self)

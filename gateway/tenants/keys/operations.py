@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
@@ -16,11 +18,10 @@ from gateway.operations.authorization import Authority, actor_of
 from gateway.operations.state import State
 from gateway.operations.transaction import RegistryReading, change, differences
 from gateway.tenants import delegation
-from gateway.tenants.directory import TENANT_ROLES, Directory, Key, Pins, Role, dump, mint
+from gateway.tenants.directory import Directory, Key, Pins, Role, dump, mint
 from gateway.tenants.keys.schemas import KeyFields, NewKey, Rotation
 from gateway.tenants.operations.limits import check_money
-from gateway.tenants.operations.terms import check_terms, expiry, seconds, updated
-from gateway.tenants.schemas.terms import KeyTerms
+from gateway.tenants.operations.terms import check_owner, check_terms, expiry, seconds, updated
 
 MAX_OVERLAP_SECONDS: Final = 30 * 86_400
 _OWN: Final = frozenset({"tenant", "role", "engine", "address", "expires"})
@@ -32,8 +33,11 @@ async def create(state: State, new: NewKey, *, authority: Authority) -> tuple[Ke
     QuotaExceededError."""
     role, tenant = Role(new.role), new.tenant or authority.tenant or ""
     authority.check_tenant(tenant)
-    _check_owner(tenant, role, new.engine, new.address)
-    _check_terms(role, new)
+    with _checked_fields():
+        check_owner(role, tenant, new.engine, address=new.address)
+        check_terms(role, new)
+    if new.engine:
+        check_name("engine", new.engine)
     now = state.clock.now()
     until = None if new.expires is None else expiry("expires", new.expires, now)
     until = authority.lifetime(until, given=new.expires is not None)
@@ -65,7 +69,8 @@ async def update(state: State, key_id: str, body: KeyFields, *, authority: Autho
 
     def plan(reading: RegistryReading) -> Proposal[Key]:
         old = _valid(reading, key_id, authority, "changed")
-        _check_terms(old.role, body)
+        with _checked_fields():
+            check_terms(old.role, body)
         new = updated(old, body, leave=_OWN)
         if "expires" in body.model_fields_set:
             new = replace(new, expires=authority.lifetime(until, given=True))
@@ -199,21 +204,11 @@ def check_engine(engine: str) -> None:
     check_name("engine", engine)
 
 
-def _check_owner(tenant: str, role: Role, engine: str, address: str | None) -> None:
-    if role in TENANT_ROLES and not tenant:
-        raise FlorinError("invalid_value", f"A key of role {role} needs a tenant.", param="tenant")
-    if role is Role.ENGINE:
-        check_engine(engine)
-    elif engine or address is not None:
-        param = "engine" if engine else "address"
-        raise FlorinError("invalid_value", "Only a key of role engine can name an engine.", param=param)
-    if tenant and role in {Role.AUDITOR, Role.ENGINE, Role.METRICS, Role.CONTROLLER}:
-        raise FlorinError("invalid_value", f"A key of role {role} cannot belong to a tenant.", param="tenant")
-
-
-def _check_terms(role: Role, terms: KeyTerms) -> None:
+@contextmanager
+def _checked_fields() -> Iterator[None]:
+    """Raises FlorinError for a ValueError that begins with a field's name."""
     try:
-        check_terms(role, terms)
+        yield
     except ValueError as error:
         raise FlorinError("invalid_value", f"{error}.", param=str(error).partition(":")[0]) from error
 

@@ -19,6 +19,20 @@ T = TypeVar("T")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _DURATION = re.compile(r"(0|[1-9][0-9]{0,6})([smhd])", re.ASCII)
 _OF_EVERY_ROLE: Final = frozenset({"label"})
+_OF_NO_TENANT: Final = frozenset({Role.AUDITOR, Role.ENGINE, Role.METRICS, Role.CONTROLLER})
+
+
+def check_owner(role: Role, tenant: str, engine: str, **pins: object) -> None:
+    """Whose a key of this role is. Raises ValueError, which begins with the field, as the next does."""
+    if role in TENANT_ROLES and not tenant:
+        raise ValueError(f"tenant: a key of role {role} needs one")
+    if tenant and role in _OF_NO_TENANT:
+        raise ValueError(f"tenant: a key of role {role} cannot belong to one")
+    if role is Role.ENGINE and not engine:
+        raise ValueError(f"engine: a key of role {role} needs one")
+    for field, value in {"engine": engine, **pins}.items():
+        if value and role is not Role.ENGINE:
+            raise ValueError(f"{field}: only keys of role engine have this, not role {role}")
 
 
 def check_terms(role: Role, terms: KeyTerms) -> None:
