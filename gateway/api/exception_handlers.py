@@ -15,6 +15,7 @@ from starlette.routing import Match
 from adapters.errors import AdaptersError
 from gateway.api.responses import ClientStalledError
 from gateway.api.unknown_paths import nothing_at
+from gateway.costs.field_error import FieldError
 from gateway.errors import FlorinError, for_tenant, method_not_allowed
 from gateway.metering.ledger.database import LedgerUnavailableError
 from gateway.operations.authorization import worded
@@ -27,6 +28,7 @@ _METHODS: Final = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE")
 
 def install(app: FastAPI) -> None:
     app.add_exception_handler(FlorinError, _florin)
+    app.add_exception_handler(FieldError, _field)
     app.add_exception_handler(AdaptersError, _adapters)
     app.add_exception_handler(LedgerUnavailableError, _ledger)
     app.add_exception_handler(RequestValidationError, _validation)
@@ -42,6 +44,11 @@ def _render(error: FlorinError) -> Response:
 async def _florin(_: Request, error: Exception) -> Response:
     assert isinstance(error, FlorinError)
     return _render(error)
+
+
+async def _field(_: Request, error: Exception) -> Response:
+    assert isinstance(error, FieldError)
+    return _render(FlorinError("invalid_value", error.message, param=error.param))
 
 
 async def _adapters(request: Request, error: Exception) -> Response:

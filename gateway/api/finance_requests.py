@@ -17,7 +17,7 @@ from gateway.api.dependencies import StateDep
 from gateway.costs.export.files import MissingPriceError
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.owner import Owner, names_reused, owns
-from gateway.costs.periods import LocalTime, Period, PeriodError, iso, local_time, period, zone
+from gateway.costs.periods import Period, iso, period, zone
 from gateway.costs.periods import month_of as whole_month
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.errors import FlorinError
@@ -117,29 +117,10 @@ def dimensions_of(by: str, known: tuple[str, ...]) -> tuple[str, ...]:
     return names
 
 
-def zone_of(name: str) -> tzinfo:
-    """Raises FlorinError."""
-    try:
-        return zone(name)
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
-
-
-def local_time_of(within: Period, tz: tzinfo) -> LocalTime | None:
-    """None for UTC. Raises FlorinError."""
-    try:
-        return local_time(within, tz)
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
-
-
 def period_of(start: str | None, to: str | None, month: str | None, now: int, tz: tzinfo = UTC) -> Period:
-    """The requested period, in the timezone `tz`. Raises FlorinError if it is none, or lies in the future:
-    that is a slip of the pen, and an empty report would hide it."""
-    try:
-        within = period(start=start, end=to, whole_month=month, now=now, tz=tz)
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    """The requested period, in the timezone `tz`. Raises PeriodError, and FlorinError if it lies in the
+    future: that is a slip of the pen, and an empty report would hide it."""
+    within = period(start=start, end=to, whole_month=month, now=now, tz=tz)
     if within.start > now:
         param, what = ("month", month) if month else ("from", iso(within.start))
         raise FlorinError(
@@ -151,7 +132,7 @@ def period_of(start: str | None, to: str | None, month: str | None, now: int, tz
 def _requested_period(
     state: StateDep, start: From = None, to: To = None, month: Month = None, timezone: Zone = "UTC"
 ) -> Period:
-    return period_of(start, to, month, state.clock.now(), zone_of(timezone))
+    return period_of(start, to, month, state.clock.now(), zone(timezone))
 
 
 RequestedPeriod = Annotated[Period, Depends(_requested_period)]
@@ -159,11 +140,8 @@ RequestedPeriod = Annotated[Period, Depends(_requested_period)]
 
 
 def month_of(value: str) -> str:
-    """`value`, if it is a month. Raises FlorinError."""
-    try:
-        whole_month(value)
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    """`value`, if it is a month. Raises PeriodError."""
+    whole_month(value)
     return value
 
 

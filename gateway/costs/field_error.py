@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class FieldError(ValueError):
-    """`param` names the field; the message says what is wrong and what to do.
+    """`param` names the field; the message says what is wrong and what to do. The API answers with both.
 
     Both are arguments of the exception, so that it can be unpickled: it may leave the ledger process, and an
     exception that cannot would end that process for whoever asked."""

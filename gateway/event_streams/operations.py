@@ -7,8 +7,7 @@ from typing import TypeVar
 
 from yarl import URL
 
-from gateway.costs.periods import PeriodError, instant, iso
-from gateway.errors import FlorinError
+from gateway.costs.periods import instant, iso
 from gateway.event_streams.schemas import EventStream, ReplayedStream, ReplayFrom, SkippedStream, SkipUntil
 from gateway.event_streams.streams import COUNTED, STREAMS, StreamName, read_status, replay, skip
 from gateway.operations.authorization import actor_of
@@ -25,14 +24,14 @@ async def status(state: State) -> tuple[EventStream, ...]:
 
 async def replay_from(state: State, stream: StreamName, body: ReplayFrom, key: Key) -> ReplayedStream:
     """Raises FlorinError, LedgerUnavailableError."""
-    since, now = _instant("since", body.since), state.clock.now()
+    since, now = instant("since", body.since), state.clock.now()
     queued = await state.ledger_process.run(replay, stream, since, actor=actor_of(key), now=now)
     return await _status(state, stream, ReplayedStream, queued=queued)
 
 
 async def skip_until(state: State, stream: StreamName, body: SkipUntil, key: Key) -> SkippedStream:
     """Raises FlorinError, LedgerUnavailableError."""
-    until, now = _instant("until", body.until), state.clock.now()
+    until, now = instant("until", body.until), state.clock.now()
     skipped = await state.ledger_process.run(skip, stream, until, actor=actor_of(key), now=now)
     return await _status(state, stream, SkippedStream, skipped=skipped)
 
@@ -53,10 +52,3 @@ async def _status(state: State, stream: StreamName, answer: type[S], **more: obj
         failure=status.failure or None,
         **more,
     )
-
-
-def _instant(param: str, value: str) -> int:
-    try:
-        return instant(param, value)
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error

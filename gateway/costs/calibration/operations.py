@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.costs.calibration.schemas import NewCalibration
 from gateway.costs.calibration.store import Calibration, CalibrationConflictError, add_calibration
-from gateway.costs.periods import PeriodError, instant
+from gateway.costs.periods import instant
 from gateway.errors import FlorinError
 from gateway.operations.state import State
 
@@ -26,7 +26,5 @@ async def add(state: State, new: NewCalibration, *, actor: str) -> Calibration:
             now=state.clock.now(),
             actor=actor,
         )
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
     except CalibrationConflictError as error:
         raise FlorinError("conflict", str(error)) from error

@@ -14,7 +14,6 @@ from gateway.costs.closing.checks import check_over
 from gateway.costs.closing.closing import ClosingError, UnpricedError
 from gateway.costs.closing.requests import request_or_approve
 from gateway.costs.closing.schemas import ClosingTerms
-from gateway.costs.fixed_shares import PolicyError
 from gateway.costs.maintenance.ledger_process import LedgerProcess
 from gateway.costs.periods import month_of
 from gateway.costs.policies.operations import check_known, policy_for
@@ -67,10 +66,7 @@ async def asked_policy(state: State, name: str | None, shares: str | None) -> Al
     """The policy of a query, None without one; its shares are of known tenants. Raises FlorinError."""
     if name is None and shares is None:
         return None
-    try:
-        policy = policy_of(name or "fixed", shares)
-    except PolicyError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    policy = policy_of(name or "fixed", shares)
     await check_known(state, policy.shares)
     return policy
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from gateway.costs.energy.energy_store import set_grid, set_power
-from gateway.costs.energy.figures import EnergyError, Grid, Power
+from gateway.costs.energy.figures import Grid, Power
 from gateway.costs.energy.schemas import NewGrid, NewPower
-from gateway.costs.periods import PeriodError, instant
-from gateway.errors import FlorinError
+from gateway.costs.periods import instant
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
 
@@ -27,10 +26,7 @@ async def _state(
     state: State, store: Callable[..., tuple[Power | Grid, bool]], new: NewPower | NewGrid, actor: str
 ) -> tuple[Json, bool]:
     """The fields of `new` have the names of the parameters of `store`."""
-    try:
-        start = None if new.valid_from is None else instant("valid_from", new.valid_from)
-        figures = {**new.model_dump(), "valid_from": start}
-        stored, changed = await state.ledger_process.run(store, **figures, now=state.clock.now(), actor=actor)
-    except (EnergyError, PeriodError) as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    start = None if new.valid_from is None else instant("valid_from", new.valid_from)
+    figures = {**new.model_dump(), "valid_from": start}
+    stored, changed = await state.ledger_process.run(store, **figures, now=state.clock.now(), actor=actor)
     return stored.document(), changed

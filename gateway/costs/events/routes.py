@@ -10,7 +10,7 @@ from gateway.api.dependencies import StaffKey, StateDep
 from gateway.api.finance_requests import After, Tagged, position, token
 from gateway.costs.events.event_pages import NotClosedError, charge_events, cost_events, usage_events
 from gateway.costs.events.schemas import CloudEvents
-from gateway.costs.periods import PeriodError, instant
+from gateway.costs.periods import instant
 from gateway.errors import FlorinError
 
 router = APIRouter(route_class=Tagged)
@@ -51,8 +51,6 @@ async def events(
         begin = 0 if since is None else instant("since", since)
     except NotClosedError as error:
         raise FlorinError("invalid_value", str(error), param="month") from error
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
     await state.meter.flush()
     data, last, more = await state.ledger_process.run(
         usage_events, source=source, after=_position(after), since=begin, limit=limit

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 
 from gateway.costs.allocation import NONE, AllocationPolicy, checked
-from gateway.costs.fixed_shares import PolicyError
 from gateway.costs.periods import PeriodError
 from gateway.costs.policies.schemas import NewPolicy
 from gateway.costs.policies.standing import (
@@ -55,11 +54,8 @@ async def set_standing(state: State, new: NewPolicy, key: Key) -> Json:
 
 
 def policy_for(name: str | None, shares: dict[str, int] | None, total: int | None) -> AllocationPolicy:
-    """Raises FlorinError."""
-    try:
-        return checked(name or "none", shares or {}, total)
-    except PolicyError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    """Raises PolicyError."""
+    return checked(name or "none", shares or {}, total)
 
 
 async def check_known(state: State, names: Iterable[str], *, param: str = "shares") -> None:

@@ -11,7 +11,6 @@ from gateway.api.dependencies import FinanceKey, StateDep
 from gateway.api.finance_requests import Tagged, ledger_process_of, missing_price, month_of, require_own_month
 from gateway.costs.export.files import MissingPriceError
 from gateway.costs.periods import month_of as whole_month
-from gateway.costs.prices.exchange_rates import ExchangeRateError
 from gateway.costs.rollups.parts import DIMENSIONS
 from gateway.costs.statement.issuing import Form, UnknownNumberError, show
 from gateway.costs.statement.schemas import CreditNote, Statement
@@ -102,8 +101,6 @@ async def statement(
             by=by,
             labels=_key_labels(state, tenant) if by == "key" else {},
         )
-    except ExchangeRateError as error:
-        raise FlorinError("invalid_value", error.message, param=error.param) from error
     except MissingPriceError as error:
         raise missing_price(error, key) from error
     except UnknownNumberError as error:

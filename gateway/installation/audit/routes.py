@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from gateway.api.admin_requests import Audited, OwnAudit
 from gateway.api.dependencies import AuditReader, StateDep
 from gateway.api.finance_requests import position, token
-from gateway.costs.periods import PeriodError, instant, iso
+from gateway.costs.periods import instant, iso
 from gateway.errors import FlorinError
 from gateway.fleet.adapters.routes.answers import own_source
 from gateway.installation.audit import operations as audit
@@ -139,7 +139,4 @@ def _position_of(cursor: str) -> Position:
 
 
 def _instant(param: str, value: str | None) -> int | None:
-    try:
-        return None if value is None else instant(param, value)
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    return None if value is None else instant(param, value)

@@ -21,7 +21,7 @@ from gateway.costs.forecasting.alerts import list_alerts, own_alerts
 from gateway.costs.forecasting.anomalies import HABIT_DAYS, Bounds
 from gateway.costs.forecasting.look_ahead import anomaly_report, forecast_report
 from gateway.costs.forecasting.schemas import Alerts, Anomalies, Forecast
-from gateway.costs.periods import Period, PeriodError, instant, iso
+from gateway.costs.periods import Period, instant, iso
 from gateway.costs.periods import month_of as whole_month
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import completeness, refreshed
@@ -53,18 +53,15 @@ async def forecast(
     now, process = state.clock.now(), ledger_process_of(state, key)
     month = month_of(month or iso(now)[:7])
     lacks = await refreshed(state, process, whole_month(month), key.own_tenant)
-    try:
-        report = await process.run(
-            forecast_report,
-            month,
-            now=now,
-            tenants=tenants_of(key, tenant),
-            confidence=80 if confidence == "80" else 95,
-            as_of=None if as_of is None else instant("as_of", as_of),
-            owner=owner_of(state, key),
-        )
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    report = await process.run(
+        forecast_report,
+        month,
+        now=now,
+        tenants=tenants_of(key, tenant),
+        confidence=80 if confidence == "80" else 95,
+        as_of=None if as_of is None else instant("as_of", as_of),
+        owner=owner_of(state, key),
+    )
     return Forecast.read(report | completeness(state, lacks, report))
 
 

@@ -17,9 +17,8 @@ from gateway.api.finance_requests import (
 from gateway.costs.forecasting import operations as budgets
 from gateway.costs.forecasting.look_ahead import budget_report
 from gateway.costs.forecasting.schemas import Budgets, ChangedBudget, NewBudget
-from gateway.costs.periods import PeriodError, iso
+from gateway.costs.periods import iso
 from gateway.costs.periods import month_of as whole_month
-from gateway.errors import FlorinError
 from gateway.operations.authorization import actor_of
 from gateway.operations.ledger_refresh import completeness, refreshed
 
@@ -33,16 +32,13 @@ async def show(key: FinanceKey, state: StateDep, month: Month = None, tenant: Te
     now, process = state.clock.now(), ledger_process_of(state, key)
     month = month_of(month or iso(now)[:7])
     lacks = await refreshed(state, process, whole_month(month), key.own_tenant)
-    try:
-        report = await process.run(
-            budget_report,
-            month,
-            now=now,
-            tenants=tenants_of(key, tenant),
-            owner=owner_of(state, key),
-        )
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
+    report = await process.run(
+        budget_report,
+        month,
+        now=now,
+        tenants=tenants_of(key, tenant),
+        owner=owner_of(state, key),
+    )
     return Budgets.read(report | completeness(state, lacks, report))
 
 

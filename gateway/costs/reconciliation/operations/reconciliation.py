@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
-from gateway.costs.periods import PeriodError
 from gateway.costs.periods import month_of as whole_month
 from gateway.costs.reconciliation.acceptances import LineNotFoundError, accept, month_of_line, withdraw
 from gateway.costs.reconciliation.schemas.reconciliation import AcceptedLines
@@ -82,6 +81,4 @@ def _one_month(lines: Sequence[str], month: str | None, kind: str | None) -> str
         whole_month(name)
     except LineNotFoundError as error:
         raise FlorinError("invalid_value", str(error), param="lines") from error
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param=error.param) from error
     return name

@@ -10,9 +10,8 @@ from gateway.api.dependencies import StaffKey, StateDep
 from gateway.api.finance_requests import Tagged, month_of
 from gateway.costs.periods import iso
 from gateway.costs.periods import month_of as whole_month
-from gateway.costs.reports.compare_report import CompareError, compare_month
+from gateway.costs.reports.compare_report import compare_month
 from gateway.costs.reports.schemas.comparison import Comparison
-from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import completeness, refreshed
 
 router = APIRouter(route_class=Tagged)
@@ -38,10 +37,7 @@ async def compare(
     month_name = month or iso(whole_month(iso(now)[:7]).start - 1)[:7]
     month_of(month_name)
     lacks = await refreshed(state, state.ledger_process, whole_month(month_name))
-    try:
-        report = await state.ledger_process.run(
-            compare_month, month_name, gpu_types=tuple(gpu_type), reference=reference, now=now
-        )
-    except CompareError as error:
-        raise FlorinError("invalid_value", error.message, param=error.param) from error
+    report = await state.ledger_process.run(
+        compare_month, month_name, gpu_types=tuple(gpu_type), reference=reference, now=now
+    )
     return Comparison.read(report | completeness(state, lacks, report))

@@ -21,7 +21,6 @@ from gateway.api.finance_requests import (
     dimensions_of,
     known_tenants_of,
     ledger_process_of,
-    local_time_of,
     names_reused_in,
     only_staff,
     owner_of,
@@ -29,15 +28,13 @@ from gateway.api.finance_requests import (
     position,
     preferred,
     token,
-    zone_of,
 )
 from gateway.costs.closing.operations import asked_policy
 from gateway.costs.cost_lines import DIMENSIONS
 from gateway.costs.export.writers import ParquetMissingError
-from gateway.costs.prices.exchange_rates import ExchangeRateError
+from gateway.costs.periods import local_time, zone
 from gateway.costs.reports.customer_report import HIDDEN_DIMENSIONS, customer_file, customer_text
 from gateway.costs.reports.flat_table import FileFormat, report_file
-from gateway.costs.reports.recomputed import RecomputationError
 from gateway.costs.reports.report import DEFAULT_BY, Question, report_text
 from gateway.costs.reports.schemas.costs import CostReport
 from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
@@ -113,9 +110,9 @@ async def costs(
     kind = form or preferred(request.headers.get("accept", ""), _MEDIA, "json")
     if policy is not None or shares is not None:
         only_staff(key)
-    tz = zone_of(timezone)
+    tz = zone(timezone)
     within = period_of(start, to, month, state.clock.now(), tz)
-    local = local_time_of(within, tz)
+    local = local_time(within, tz)
     question = Question(
         local.within if local is not None and local.cuts else within,
         dimensions,
@@ -144,10 +141,7 @@ async def costs(
 
 
 async def _run(state: State, key: Key, make: Callable[..., _T], *args: object, currency: str | None) -> _T:
-    try:
-        return await ledger_process_of(state, key).run(make, *args, now=state.clock.now(), currency=currency)
-    except (ExchangeRateError, RecomputationError) as error:
-        raise FlorinError("invalid_value", error.message, param=error.param) from error
+    return await ledger_process_of(state, key).run(make, *args, now=state.clock.now(), currency=currency)
 
 
 async def _lacking(

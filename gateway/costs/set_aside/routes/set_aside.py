@@ -6,10 +6,9 @@ from fastapi import APIRouter
 
 from gateway.api.dependencies import StaffKey, StateDep
 from gateway.api.finance_requests import Tagged
-from gateway.costs.periods import PeriodError, instant
+from gateway.costs.periods import instant
 from gateway.costs.set_aside import operations as set_aside
 from gateway.costs.set_aside.schemas import ExcludedHour, Exclusion, HourSetAside
-from gateway.errors import FlorinError
 from gateway.operations.authorization import actor_of
 from gateway.schemas.base import Listed
 
@@ -37,7 +36,4 @@ def _hour(text: str) -> int:
     digits = text.removeprefix("-")
     if digits.isascii() and digits.isdigit() and len(digits) < 19:
         return int(text)  # as listed if it is out of the range of ISO 8601
-    try:
-        return instant("hour", text)
-    except PeriodError as error:
-        raise FlorinError("invalid_value", str(error), param="hour") from error
+    return instant("hour", text)
