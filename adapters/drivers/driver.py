@@ -160,6 +160,8 @@ class Driver(ABC):
     """A JSON object with its `version`."""
     limits_path: ClassVar[str] = ""
     """What `limits` reads; empty: it tells no limits."""
+    loading_path: ClassVar[str] = ""
+    """Under which it loads and unloads adapters, if it does so when called."""
     slots_flag: ClassVar[str]
     """What sets its number of slots."""
     advice: ClassVar[str]
@@ -169,19 +171,24 @@ class Driver(ABC):
         """Whether Florin knows this version. Of an engine that reports none, nothing is doubted."""
         return not (self.versions and version) or version.startswith(tuple(f"{v}." for v in self.versions))
 
-    @abstractmethod
-    def is_mine(self, models: Any, info: Any) -> bool:
+    def is_mine(self, models: Any, info: Any) -> bool:  # noqa: ARG002  # most name themselves as owners
         """Whether an engine that answers so is of this kind. `models`, `info`: what `/v1/models` and `/info`
         say; None if there is no such route. Raises UNREADABLE."""
+        return owned_by(models, self.name)
 
     # -- adapters
 
     def load(self, lora: Lora) -> HttpCall:
         """Only for Loading.CALL, like the next two."""
-        raise NotImplementedError
+        return self._control("load", {"lora_name": lora.name, "lora_path": lora.path})
 
     def unload(self, name: str) -> HttpCall:
-        raise NotImplementedError
+        return self._control("unload", {"lora_name": name})
+
+    def _control(self, verb: str, body: Body) -> HttpCall:
+        if self.capabilities.loading is not Loading.CALL:
+            raise NotImplementedError
+        return HttpCall("POST", f"{self.loading_path}/{verb}_lora_adapter", body)
 
     def removes(self, engine: Engine) -> bool:
         """Whether an unload frees the adapter's place in memory, as far as is known."""
@@ -192,9 +199,16 @@ class Driver(ABC):
         """Whether a refused load means that the engine holds an adapter of that name already."""
         raise NotImplementedError
 
-    @abstractmethod
     def listing(self, answer: Any) -> Listing:
-        """Raises UNREADABLE."""
+        """By default a list whose adapters name the base model as their parent. Raises UNREADABLE."""
+        cards = cards_of(answer)
+        bases = [(name_of(c["id"]), c) for c in cards if not c.get("parent")]
+        longest = bases[0][1].get("max_model_len") if bases else None
+        return Listing(
+            bases={name: name_of(c.get("root") or name) for name, c in bases},
+            loras=frozenset(name_of(c["id"]) for c in cards if c.get("parent")),
+            max_model_len=longest if type(longest) is int and longest > 0 else None,
+        )
 
     def limits(self, answer: bytes) -> Limits:  # noqa: ARG002  # most tell none
         """Raises UNREADABLE."""
@@ -243,18 +257,6 @@ def cards_of(models: Any) -> list[Any]:
 def owned_by(models: Any, owner: str) -> bool:
     """Whether all models of a list belong to `owner`, by which most engines name themselves."""
     return bool(models) and bool(cards_of(models)) and all(c["owned_by"] == owner for c in cards_of(models))
-
-
-def parented(models: Any) -> Listing:
-    """A list whose adapters name the base model as their parent. Raises UNREADABLE."""
-    cards = cards_of(models)
-    bases = [(name_of(c["id"]), c) for c in cards if not c.get("parent")]
-    longest = bases[0][1].get("max_model_len") if bases else None
-    return Listing(
-        bases={name: name_of(c.get("root") or name) for name, c in bases},
-        loras=frozenset(name_of(c["id"]) for c in cards if c.get("parent")),
-        max_model_len=longest if type(longest) is int and longest > 0 else None,
-    )
 
 
 def select(body: Body, fields: Mapping[str, frozenset[str]], route: str, title: str) -> Body:

@@ -15,8 +15,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import orjson
 
 from adapters.drivers.driver import (
@@ -27,13 +25,10 @@ from adapters.drivers.driver import (
     Driver,
     HttpCall,
     Limits,
-    Listing,
     Loading,
     Lora,
     Metrics,
     Trouble,
-    owned_by,
-    parented,
     select,
 )
 
@@ -82,20 +77,8 @@ class Sglang(Driver):
     slots_flag = "--max-loras-per-batch"
     advice = "start it with --enable-lora, --max-lora-rank and --lora-target-modules"
 
-    def is_mine(self, models: Any, info: Any) -> bool:  # noqa: ARG002
-        return owned_by(models, "sglang")
-
-    def load(self, lora: Lora) -> HttpCall:
-        return HttpCall("POST", "/load_lora_adapter", {"lora_name": lora.name, "lora_path": lora.path})
-
-    def unload(self, name: str) -> HttpCall:
-        return HttpCall("POST", "/unload_lora_adapter", {"lora_name": name})
-
     def is_loaded(self, status: int, message: str) -> bool:
         return status == 400 and "already loaded" in message
-
-    def listing(self, answer: Any) -> Listing:
-        return parented(answer)
 
     def limits(self, answer: bytes) -> Limits:
         server_info = orjson.loads(answer)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from itertools import islice
-from typing import Any
 
 from adapters.drivers.driver import (
     CHAT,
@@ -15,12 +14,9 @@ from adapters.drivers.driver import (
     Driver,
     HttpCall,
     Limits,
-    Listing,
     Loading,
     Lora,
     Metrics,
-    owned_by,
-    parented,
 )
 
 _MAX_LORAS = re.compile(
@@ -70,23 +66,12 @@ class Vllm(Driver):
         ),
     )
     limits_path = "/metrics"
+    loading_path = "/v1"
     slots_flag = "--max-loras"
     advice = "start it with --enable-lora and VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"
 
-    def is_mine(self, models: Any, info: Any) -> bool:  # noqa: ARG002
-        return owned_by(models, "vllm")
-
-    def load(self, lora: Lora) -> HttpCall:
-        return HttpCall("POST", "/v1/load_lora_adapter", {"lora_name": lora.name, "lora_path": lora.path})
-
-    def unload(self, name: str) -> HttpCall:
-        return HttpCall("POST", "/v1/unload_lora_adapter", {"lora_name": name})
-
     def is_loaded(self, status: int, message: str) -> bool:
         return status == 400 and "already" in message
-
-    def listing(self, answer: Any) -> Listing:
-        return parented(answer)
 
     def limits(self, answer: bytes) -> Limits:
         """Two metrics tell --max-loras: one that is proposed, and one that is to be hidden, and is there once

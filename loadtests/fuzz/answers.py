@@ -151,9 +151,6 @@ def _sent(draw: st.DrawFn, body: bytes, status: int, kind: str) -> Script:
     return Script(draw(values.split(st.just(data))), draw(st.sampled_from(ends)))
 
 
-ORDINARY = Case("/v1/chat/completions", stream=False, n=1, script=Script(()))
-"""The request sent while the engines otherwise behave."""
-
 # -- health, metrics and model list
 
 GAUGES = [

@@ -241,9 +241,7 @@ ATTACKS: Final = (
     Attack("brackets in tool schemas", brackets),
     Attack("system items of /v1/responses", system_items),
     Attack("schema of an evaluation", evaluation_schema),
-    Attack(
-        "Forwarded of 16 KB", forwarded, {"trusted_proxies": "127.0.0.1", "forwarded_header": "forwarded"}
-    ),
+    Attack("Forwarded of 16 KB", forwarded, _PROXIED),
     Attack("200 unread streams", unread_streams),
     Attack("flood of a stranger", strangers),
     Attack("flood of a limited tenant", limited_tenant),
