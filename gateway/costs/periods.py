@@ -164,6 +164,11 @@ def instant(param: str, value: str, tz: tzinfo = UTC) -> int:
         ) from error
 
 
+def instant_or_none(param: str, value: str | None) -> int | None:
+    """As `instant`; None for None."""
+    return None if value is None else instant(param, value)
+
+
 def month_of(value: str, tz: tzinfo = UTC) -> Period:
     """The whole month `2026-11`, by default of UTC. Raises PeriodError."""
     match = _MONTH.fullmatch(value)

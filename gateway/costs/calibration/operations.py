@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gateway.costs.calibration.schemas import NewCalibration
 from gateway.costs.calibration.store import Calibration, CalibrationConflictError, add_calibration
-from gateway.costs.periods import instant
+from gateway.costs.periods import instant_or_none
 from gateway.errors import FlorinError
 from gateway.operations.state import State
 
@@ -20,7 +20,7 @@ async def add(state: State, new: NewCalibration, *, actor: str) -> Calibration:
             gpu_type=new.gpu_type,
             base_model=new.base_model,
             engine_version=new.engine_version,
-            valid_from=None if new.valid_from is None else instant("valid_from", new.valid_from),
+            valid_from=instant_or_none("valid_from", new.valid_from),
             weights_ps=weights_ps,
             document=new.document,
             now=state.clock.now(),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from gateway.costs.energy.energy_store import set_grid, set_power
 from gateway.costs.energy.figures import Grid, Power
 from gateway.costs.energy.schemas import NewGrid, NewPower
-from gateway.costs.periods import instant
+from gateway.costs.periods import instant_or_none
 from gateway.operations.state import State
 from gateway.operations.transaction import Json
 
@@ -26,7 +26,7 @@ async def _state(
     state: State, store: Callable[..., tuple[Power | Grid, bool]], new: NewPower | NewGrid, actor: str
 ) -> tuple[Json, bool]:
     """The fields of `new` have the names of the parameters of `store`."""
-    start = None if new.valid_from is None else instant("valid_from", new.valid_from)
+    start = instant_or_none("valid_from", new.valid_from)
     figures = {**new.model_dump(), "valid_from": start}
     stored, changed = await state.ledger_process.run(store, **figures, now=state.clock.now(), actor=actor)
     return stored.document(), changed

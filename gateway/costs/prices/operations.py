@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from adapters.model import Engine
-from gateway.costs.periods import PeriodError, instant, iso
+from gateway.costs.periods import PeriodError, instant, instant_or_none, iso
 from gateway.costs.prices.corrections import Change, NoPriceError, correct_price
 from gateway.costs.prices.exchange_rates import (
     ExchangeRate,
@@ -38,8 +38,8 @@ async def add(state: State, new: NewPrice, *, actor: str, confirmed: bool = True
             currency=new.currency,
             purchase=new.purchase,
             region=new.region,
-            valid_from=_instant("valid_from", new.valid_from),
-            valid_to=_instant("valid_to", new.valid_to),
+            valid_from=instant_or_none("valid_from", new.valid_from),
+            valid_to=instant_or_none("valid_to", new.valid_to),
             now=state.clock.now(),
             speedup=new.speedup,
             speedup_reference=new.speedup_reference,
@@ -58,8 +58,8 @@ async def correct(state: State, number: int, body: PriceCorrection, *, actor: st
             rate=body.rate_per_gpu_hour,
             region=body.region,
             purchase=body.purchase,
-            valid_from=_instant("valid_from", body.valid_from),
-            valid_to=_instant("valid_to", body.valid_to),
+            valid_from=instant_or_none("valid_from", body.valid_from),
+            valid_to=instant_or_none("valid_to", body.valid_to),
             open_ended=body.open_ended,
             speedup=body.speedup,
             speedup_reference=body.speedup_reference,
@@ -138,7 +138,3 @@ def _slips(price: Price, spelling: str | None, engines: Iterable[Engine]) -> lis
             f"No registered engine has GPU type {price.gpu_type}; there are {', '.join(sorted(types))}."
         )
     return slips
-
-
-def _instant(name: str, value: str | None) -> int | None:
-    return None if value is None else instant(name, value)

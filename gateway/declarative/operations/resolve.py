@@ -11,7 +11,7 @@ from dataclasses import replace
 from adapters.errors import ConflictError
 from adapters.model import CanaryOutcome
 from adapters.sources.public_uri import led_to
-from gateway.costs.periods import instant, iso
+from gateway.costs.periods import instant, instant_or_none, iso
 from gateway.costs.prices.jumps import check_price_jump
 from gateway.costs.prices.price import (
     Price,
@@ -77,17 +77,13 @@ def new_key(key_id: str, spec: KeySpec, *, created: int) -> Key:
         Role(spec.role),
         spec.secret.removeprefix("sha256:"),
         created,
-        revoked=_micros(spec.revoked),
+        revoked=instant_or_none("revoked", spec.revoked),
         engine=spec.engine,
         pins=Pins(**spec.pins.model_dump()) if spec.pins else Pins(),
-        expires=_micros(spec.expires),
+        expires=instant_or_none("expires", spec.expires),
         replaced_by=spec.replaced_by or "",
     )
     return updated(bare, spec, leave=KeySpec.model_fields.keys() - KeyTerms.model_fields.keys())
-
-
-def _micros(time: str | None) -> int | None:
-    return None if time is None else instant("time", time)
 
 
 def base(name: str, now: BaseSpec | None, spec: BaseSpec) -> BaseSpec:
@@ -278,7 +274,7 @@ def _check(new: Price, standing: Iterable[Price]) -> Price | None:
 def to_price(spec: NewPrice) -> Price:
     """Without `valid_from` it holds from the beginning. Raises PriceError, PeriodError."""
     start = 0 if spec.valid_from is None else instant("valid_from", spec.valid_from)
-    end = None if spec.valid_to is None else instant("valid_to", spec.valid_to)
+    end = instant_or_none("valid_to", spec.valid_to)
     if end is not None and end <= start:
         raise PriceError("valid_to", f"{iso(end)} is not after {iso(start)}.")
     speed = (spec.speedup, spec.speedup_reference, spec.speedup_source)

@@ -10,7 +10,7 @@ from fastapi import APIRouter, Path, Query
 from gateway.api.admin_requests import Audited, OwnAudit
 from gateway.api.dependencies import AuditReader, StateDep
 from gateway.api.finance_requests import position, token
-from gateway.costs.periods import instant, iso
+from gateway.costs.periods import instant_or_none, iso
 from gateway.errors import FlorinError
 from gateway.fleet.adapters.routes.answers import own_source
 from gateway.installation.audit import operations as audit
@@ -58,8 +58,8 @@ async def show(
         subject=subject,
         actor=actor,
         action=action,
-        since=_instant("since", since),
-        until=_instant("until", until),
+        since=instant_or_none("since", since),
+        until=instant_or_none("until", until),
         before=None if cursor is None else _position_of(cursor),
         within=audit.own_subjects(state, authority.tenant),
     )
@@ -136,7 +136,3 @@ def _position_of(cursor: str) -> Position:
             "invalid_value", "cursor: use `next` of the previous page.", param="cursor"
         ) from None
     return place
-
-
-def _instant(param: str, value: str | None) -> int | None:
-    return None if value is None else instant(param, value)

@@ -21,7 +21,7 @@ from gateway.costs.forecasting.alerts import list_alerts, own_alerts
 from gateway.costs.forecasting.anomalies import HABIT_DAYS, Bounds
 from gateway.costs.forecasting.look_ahead import anomaly_report, forecast_report
 from gateway.costs.forecasting.schemas import Alerts, Anomalies, Forecast
-from gateway.costs.periods import Period, instant, iso
+from gateway.costs.periods import Period, instant_or_none, iso
 from gateway.costs.periods import month_of as whole_month
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import completeness, refreshed
@@ -59,7 +59,7 @@ async def forecast(
         now=now,
         tenants=tenants_of(key, tenant),
         confidence=80 if confidence == "80" else 95,
-        as_of=None if as_of is None else instant("as_of", as_of),
+        as_of=instant_or_none("as_of", as_of),
         owner=owner_of(state, key),
     )
     return Forecast.read(report | completeness(state, lacks, report))
