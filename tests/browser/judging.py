@@ -44,13 +44,6 @@ _FOCUSABLE = """
   return names;
 }
 """
-_TO_THE_TOP = """
-() => {
-  document.body.tabIndex = -1;
-  document.body.focus();  // Tab goes on from the last place that had it, even after blur()
-  document.body.removeAttribute('tabindex');
-}
-"""
 _LOOK = """
   const look = element => {
     const style = getComputedStyle(element);
@@ -58,18 +51,28 @@ _LOOK = """
             style.backgroundColor, style.textDecorationLine].join(' ');
   };
 """
-_AT = (
+_WALK = (
     "() => {"
     + _LOOK
     + """
-  const element = document.activeElement;
-  if (!element || element === document.body || element === document.documentElement) return null;
-  const focused = look(element);
-  const box = element.getBoundingClientRect();
-  const x = box.left + box.width / 2, y = box.top + box.height / 2;
-  const onScreen = box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
-  return {number: element.dataset.tested ?? null, look: focused, onScreen,
-          name: element.tagName.toLowerCase() + ' "' + (element.innerText ?? '').trim().slice(0, 40) + '"'};
+  const stop = () => {
+    const element = document.activeElement;
+    if (!element || element === document.body || element === document.documentElement) return null;
+    const box = element.getBoundingClientRect();
+    const onScreen = box.bottom > 0 && box.top < innerHeight && box.right > 0 && box.left < innerWidth;
+    return {number: element.dataset.tested ?? null, look: look(element), onScreen,
+            name: element.tagName.toLowerCase() + ' "' + (element.innerText ?? '').trim().slice(0, 40) + '"'};
+  };
+  document.body.tabIndex = -1;
+  document.body.focus();  // Tab goes on from the last place that had it, even after blur()
+  document.body.removeAttribute('tabindex');
+  const left = [];  // the body, and each stop as the next press of the key leaves it
+  const leave = () => left.push(stop());
+  addEventListener('keydown', leave, true);
+  window.tabWalk = {
+    stops: () => [...left.slice(1), stop()],
+    end: () => { removeEventListener('keydown', leave, true); document.activeElement?.blur(); },
+  };
 }
 """
 )
@@ -77,6 +80,7 @@ _LOOK_UNFOCUSED = (
     "numbers => {"
     + _LOOK
     + """
+  window.tabWalk.end();
   const elements = numbers.map(number => document.querySelector(`[data-tested="${number}"]`));
   return elements.map(element => element ? look(element) : null);
 }
@@ -97,7 +101,7 @@ async def judged(tab: Watched, axe: str) -> list[str]:
     """Everything that is wrong with the page that the tab shows after a first visit. `axe`: axe-core's source."""
     found = without_trouble(tab) + await fits(tab)
     await tab.stand_still()
-    found += await accessible(tab.page, axe) + await operable_by_keyboard(tab.page)
+    found += await accessible(tab.page, axe) + await operable_by_keyboard(tab)
     return found + await dialogs_work(tab.page, axe)
 
 
@@ -121,27 +125,32 @@ async def accessible(page: Page, axe: str, schemes: tuple[str, ...] = ("light", 
     return found
 
 
-async def operable_by_keyboard(page: Page) -> list[str]:
+async def operable_by_keyboard(tab: Watched) -> list[str]:
     """Tab reaches everything that can be operated, shows where it is, and gets out again."""
+    page = tab.page
     names: list[str] = await page.evaluate(_FOCUSABLE)
-    await page.evaluate(_TO_THE_TOP)
+    await page.evaluate(_WALK)
+    stops: list[dict[str, Any] | None] = []
+    for presses in (
+        len(names) + 1,
+        9,
+        len(names) + 10,
+    ):  # more: what scrolls in a frame of its own is a stop, too
+        await tab.press_tab(presses)
+        stops = await page.evaluate("() => window.tabWalk.stops()")
+        if None in stops:
+            break
     reached: dict[int, str] = {}
     wrong = []
-    for _ in range(2 * len(names) + 20):
-        await page.keyboard.press("Tab")
-        at: dict[str, Any] | None = await page.evaluate(_AT)
-        if at is None:
+    for stop in stops:
+        if stop is None:
             break
-        if not at["onScreen"]:
-            wrong.append(f"keyboard: focus is out of sight at {at['name']}")
-        if at["number"] is None:
-            continue
-        if int(at["number"]) in reached:
-            break
-        reached[int(at["number"])] = at["look"]
+        if not stop["onScreen"]:
+            wrong.append(f"keyboard: focus is out of sight at {stop['name']}")
+        if stop["number"] is not None:
+            reached[int(stop["number"])] = stop["look"]
     else:
         wrong.append("keyboard: Tab never leaves the page")
-    await page.evaluate("() => document.activeElement?.blur()")
     unfocused = await page.evaluate(_LOOK_UNFOCUSED, list(reached))
     for (number, focused), look in zip(reached.items(), unfocused, strict=True):
         if look == focused:

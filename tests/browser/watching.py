@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
@@ -77,6 +78,11 @@ class Watched:
     async def stand_still(self) -> None:
         """Ends the event streams: what they replace is not what was looked at."""
         await self.page.evaluate("() => window.openStreams.forEach(stream => stream.close())")
+
+    async def press_tab(self, times: int) -> None:
+        """Without waiting for what one press does before the next: the page sees them in turn."""
+        key = {"type": "rawKeyDown", "key": "Tab", "code": "Tab", "windowsVirtualKeyCode": 9}
+        await asyncio.gather(*(self.protocol.send("Input.dispatchKeyEvent", key) for _ in range(times)))
 
     async def settled(self) -> None:
         """Waits until nothing is being loaded."""
