@@ -16,8 +16,9 @@ _STANDARD = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
 _COLOURS = ["color-contrast", "link-in-text-block"]
 """The rules that look at colours: all that a second colour scheme can break."""
 _RUN_AXE = """
-async ([type, values]) => {
-  const place = document.querySelector('dialog[open]') ?? document;  // what is behind one has been looked at
+async ([type, values, known]) => {
+  // What is behind a dialog has been looked at.
+  const place = document.querySelector('dialog[open]') ?? {exclude: known.map(selector => [selector])};
   const found = await axe.run(place, {runOnly: {type, values}, resultTypes: ['violations']});
   return found.violations.flatMap(rule => rule.nodes.map(
     node => `${rule.id}: ${node.target.join(' ')}: ${node.failureSummary.replace(/\\s+/g, ' ')}`));
@@ -97,11 +98,12 @@ _WIDER = """
 """
 
 
-async def judged(tab: Watched, axe: str) -> list[str]:
-    """Everything that is wrong with the page that the tab shows after a first visit. `axe`: axe-core's source."""
+async def judged(tab: Watched, axe: str, known: tuple[str, ...] = ()) -> list[str]:
+    """Everything that is wrong with the page that the tab shows after a first visit. `axe`: axe-core's source.
+    `known`: selectors of what is the same on a page that was judged; axe-core leaves it out."""
     found = without_trouble(tab) + await fits(tab)
     await tab.stand_still()
-    found += await accessible(tab.page, axe) + await operable_by_keyboard(tab)
+    found += await accessible(tab.page, axe, known=known) + await operable_by_keyboard(tab)
     return found + await dialogs_work(tab.page, axe)
 
 
@@ -111,16 +113,18 @@ def without_trouble(tab: Watched) -> list[str]:
     return [*tab.troubles, *heavy]
 
 
-async def accessible(page: Page, axe: str, schemes: tuple[str, ...] = ("light", "dark")) -> list[str]:
+async def accessible(
+    page: Page, axe: str, schemes: tuple[str, ...] = ("light", "dark"), known: tuple[str, ...] = ()
+) -> list[str]:
     """WCAG 2.2 A and AA, as far as axe-core can tell."""
     found = []
     if not await page.evaluate("() => 'axe' in window"):
         await page.evaluate(axe)  # as a debugger's code: no content security policy holds it
-    rules = ["tag", _STANDARD]
+    rules, colours = ["tag", _STANDARD, known], ["rule", _COLOURS, known]
     for scheme in schemes:
         await page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
         found += [f"{scheme}: {text}" for text in await page.evaluate(_RUN_AXE, rules)]
-        rules = ["rule", _COLOURS]
+        rules = colours
     await page.emulate_media(color_scheme="light")
     return found
 
