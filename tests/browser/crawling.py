@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from urllib.parse import urlsplit
 
 from starlette.routing import compile_path
@@ -21,9 +21,9 @@ def route_of(url: str) -> Route | None:
     return next((route for pattern, route in _PATTERNS if pattern.match(path)), None)
 
 
-async def crawl(tab: Watched, home: str) -> AsyncIterator[Route]:
+async def crawl(tab: Watched, home: str, skipped: Collection[str] = ()) -> AsyncIterator[Route]:
     """Yields each route once, when the tab shows a page of it after a first visit: nothing is in its cache. What
-    troubles the tab had are those of this page."""
+    troubles the tab had are those of this page. `skipped`: paths of routes that are not visited."""
     start = f"{home}{urlsplit(tab.page.url).path.removeprefix('/console')}"
     waiting, seen = [start], {route_of(start)}
     while waiting:
@@ -39,4 +39,5 @@ async def crawl(tab: Watched, home: str) -> AsyncIterator[Route]:
             found = route_of(link)
             if link.startswith(home) and found is not None and found not in seen:
                 seen.add(found)
-                waiting.append(link)
+                if found.path not in skipped:
+                    waiting.append(link)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from playwright.async_api import Page
+from playwright.async_api import Page, ViewportSize
 
 from tests.browser.watching import Watched
 
@@ -170,7 +170,8 @@ async def fits(tab: Watched) -> list[str]:
     assert size is not None
     wrong = []
     for width in WIDTHS:
-        await tab.page.set_viewport_size({"width": width, "height": size["height"]})
+        if tab.page.viewport_size != (place := ViewportSize(width=width, height=size["height"])):
+            await tab.page.set_viewport_size(place)
         if await tab.page.evaluate(_WIDER):
             await tab.visit(tab.page.url)
         if wide := await tab.page.evaluate(_WIDER):
