@@ -135,11 +135,8 @@ async def operable_by_keyboard(tab: Watched) -> list[str]:
     names: list[str] = await page.evaluate(_FOCUSABLE)
     await page.evaluate(_WALK)
     stops: list[dict[str, Any] | None] = []
-    for presses in (
-        len(names) + 1,
-        9,
-        len(names) + 10,
-    ):  # more: what scrolls in a frame of its own is a stop, too
+    # More presses than names: what scrolls in a frame of its own is a stop, too.
+    for presses in (len(names) + 1, 9, len(names) + 10):
         await tab.press_tab(presses)
         stops = await page.evaluate("() => window.tabWalk.stops()")
         if None in stops:
