@@ -1,10 +1,11 @@
 """Finds the requests in what arrives on a client's connection, with httptools' parser.
 
 Message framing is llhttp's in its strict mode: a request with conflicting lengths, with both
-`Content-Length` and `Transfer-Encoding`, or with bare line feeds is answered with 400, and its connection is
-closed. So are requests without exactly one `Host`, and targets that are neither a path nor an http URL
-(`CONNECT`, `OPTIONS *`). HTTP/2 and WebSockets are left to proxies: a request to upgrade is answered as if it
-had not asked, and its connection is closed.
+`Content-Length` and `Transfer-Encoding`, with bare line feeds, or with a method that llhttp does not know is
+answered with 400, and its connection is closed. So are requests with a transfer coding other than `chunked`,
+which nothing here would decode, those without exactly one `Host`, and targets that are neither a path nor an
+http URL (`CONNECT`, `OPTIONS *`). HTTP/2 and WebSockets are left to proxies: a request to upgrade is answered
+as if it had not asked, and its connection is closed.
 """
 
 from __future__ import annotations
@@ -146,6 +147,9 @@ class RequestReader:
             self._hosts += 1
         elif name == b"expect" and value.lower() == b"100-continue":
             self._expects_continue = True
+        elif name == b"transfer-encoding" and value.rstrip(b" ").lower() != b"chunked":
+            self._receiver.unreadable("invalid_http", _INVALID)
+            raise _StoppedError
         self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:

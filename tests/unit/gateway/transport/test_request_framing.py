@@ -57,6 +57,14 @@ INVALID: dict[str, bytes] = {
     "chunked before NUL": post(b"transfer-encoding: chunked\0", body=b"0\r\n\r\n"),
     "quoted chunked": post(b'transfer-encoding: "chunked"', body=b"0\r\n\r\n"),
     "chunked with a parameter": post(b"transfer-encoding: chunked;x=1", body=b"0\r\n\r\n"),
+    "another coding before chunked": post(b"transfer-encoding: gzip, chunked", body=b"0\r\n\r\n"),
+    "another coding before chunked, in two": post(
+        b"transfer-encoding: gzip", b"transfer-encoding: chunked", body=b"0\r\n\r\n"
+    ),
+    "another coding before chunked, with an upgrade": post(
+        b"connection: upgrade", b"upgrade: h2c", b"transfer-encoding: gzip, chunked", body=b"0\r\n\r\n"
+    ),
+    "chunked twice": post(b"transfer-encoding: chunked, chunked", body=b"0\r\n\r\n"),
     "an empty coding": post(b"transfer-encoding:", body=b"0\r\n\r\n"),
     # headers
     "a space before the colon": post(b"transfer-encoding : chunked", body=b"0\r\n\r\n"),
@@ -158,7 +166,7 @@ VALID: dict[str, tuple[bytes, list[tuple[str, str, bytes]]]] = {
     ),
     "chunks": (CHUNKED + b"3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n", [("POST", "/v1/x", b"abcde")]),
     "chunked in upper case": (
-        post(b"Transfer-Encoding:   CHUNKED", body=b"3\r\nabc\r\n0\r\n\r\n"), [("POST", "/v1/x", b"abc")]
+        post(b"Transfer-Encoding:   CHUNKED  ", body=b"3\r\nabc\r\n0\r\n\r\n"), [("POST", "/v1/x", b"abc")]
     ),
     "chunk sizes with zeros and capitals": (
         CHUNKED + b"0003\r\nabc\r\nA\r\n0123456789\r\n000\r\n\r\n", [("POST", "/v1/x", b"abc0123456789")]
