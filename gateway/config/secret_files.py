@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, MutableMapping
 from pathlib import Path
 from typing import Any, Final
 
+import yaml
 from pydantic.fields import FieldInfo
 from pydantic_settings import PydanticBaseSettingsSource, YamlConfigSettingsSource
 
@@ -111,11 +112,24 @@ class EnvironmentFiles(PydanticBaseSettingsSource):
         return {name: read(path, variable(name)) for name, path in files.items()}
 
 
+class _UniqueKeys(yaml.SafeLoader):
+    """Of a key that is there twice, PyYAML silently takes the last."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
+        lines: dict[str, int] = {}
+        for key, _ in node.value:
+            if key.value in lines:
+                place = f"line {key.start_mark.line + 1}: {key.value!r} is already in line {lines[key.value]}"
+                raise ValueError(place)
+            lines[key.value] = key.start_mark.line + 1
+        return super().construct_mapping(node, deep)
+
+
 class YamlWithFiles(YamlConfigSettingsSource):
     """florin.yaml, in which `redis_url_file` stands for the content of that file as `redis_url`."""
 
     def _read_file(self, file_path: Any) -> dict[str, Any]:
-        document = super()._read_file(file_path)
+        document = yaml.load(file_path.read_bytes(), _UniqueKeys) or {}  # noqa: S506  # a SafeLoader
         if not isinstance(document, dict):
             raise TypeError("it must map settings to values, like `port: 8080`")
         return document

@@ -45,6 +45,7 @@ def test_relative_directories_become_absolute(elsewhere: Path, monkeypatch: pyte
         ("FLORIN_PORT: 5", "florin.yaml: FLORIN_PORT: there is no such setting. Did you mean port?"),
         ("a: [", "florin.yaml cannot be read"),
         ("- port", "florin.yaml cannot be read: it must map settings to values"),
+        ("port: 1\nmax_n: 2\nport: 3", "cannot be read: line 3: 'port' is already in line 1"),
         ("wal_full: maybe", "FLORIN_WAL_FULL"),
         ("redis_url: http://a", "FLORIN_REDIS_URL"),
         ("redis_url: redis+sentinel://a,b", "FLORIN_REDIS_URL"),
