@@ -238,7 +238,7 @@ class HttpRequest:
         if self.disconnected:
             return
         head, self._head = self._head, b""
-        if self._chunked:
+        if self._chunked and self.method != "HEAD":
             data = b"%x\r\n%b\r\n0\r\n\r\n" % (len(data), data) if data else b"0\r\n\r\n"
         self._connection.write(head + data)
         self._complete()

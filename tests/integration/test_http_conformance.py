@@ -53,3 +53,13 @@ async def test_pipelined_requests_are_answered_in_order_whoever_serves_them(
     assert "choices" in json.loads(found[0].body)
     assert {tenant["name"] for tenant in json.loads(found[1].body)["data"]} == {"acme", "bolt", "corgi"}
     assert found[2].body == found[5].body
+
+
+async def test_files_and_batches_answer_head_without_a_body(deployment: Deployment, wire: Client):
+    async with deployment.gateway.client("acme") as acme:
+        file = await acme.files.create(file=("in.jsonl", b"{}"), purpose="batch")
+    paths = ["/v1/files", f"/v1/files/{file.id}", f"/v1/files/{file.id}/content", "/v1/batches"]
+    await wire.send(b"".join(get(deployment, path, method="HEAD") for path in paths))
+    await wire.send(get(deployment, "/v1/models"))
+    assert [(await wire.response(head=True)).status for _ in paths] == [200] * 4
+    assert json.loads((await wire.response()).body)["object"] == "list"

@@ -165,10 +165,11 @@ class FileRoutes:
         """Sent part by part. If the rest cannot be read, or the file is deleted meanwhile, the connection is
         closed before the end."""
         file, objects = await self._find(exchange, file_id), self._objects
+        head = exchange.transport.method == "HEAD"
         parts = objects.files.parts(file)
         sent = 0
         async with ledger_errors():
-            part: bytes | None = await objects.in_thread(next, parts, None)
+            part: bytes | None = None if head else await objects.in_thread(next, parts, None)
         disposition = f'attachment; filename="{_quoted(file.filename)}"'.encode()
         exchange.extra_headers = [(b"content-disposition", disposition)]
         await exchange.begin_stream(_JSONL)
@@ -180,7 +181,7 @@ class FileRoutes:
                 part = await objects.in_thread(next, parts, None)
             except LedgerUnavailableError:
                 break
-        if sent == file.bytes:
+        if head or sent == file.bytes:
             await exchange.end_stream()
 
     async def _delete(self, exchange: Exchange, file_id: str) -> None:
@@ -201,7 +202,9 @@ class FileRoutes:
 
 
 def allowed(exchange: Exchange, *methods: str) -> str:
-    """The request's method. Raises FlorinError if it is none of these."""
+    """The request's method. Raises FlorinError if it is none of these. HEAD is allowed where GET is."""
+    if methods[0] == "GET":
+        methods = ("GET", "HEAD", *methods[1:])
     method = exchange.transport.method
     if method not in methods:
         raise method_not_allowed(exchange.transport.path, *methods)

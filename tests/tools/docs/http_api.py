@@ -21,8 +21,7 @@ Json = dict[str, Any]
 _INTRO = """
 All routes except the health checks require `Authorization: Bearer KEY`; each operation lists the roles that
 may call it. Requests and responses are JSON in UTF-8 unless noted otherwise. [Errors](errors.md) lists the
-error codes. A slash at the end of a path does not matter, and `HEAD` is answered where `GET` is, except for files and
-batches.
+error codes. A slash at the end of a path does not matter, and `HEAD` is answered where `GET` is.
 
 ## OpenAPI
 
