@@ -11,6 +11,9 @@ from gateway.runtime.unknown_variables import unknown
 
 
 def main() -> None:
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed, as in `florin key list >&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: PTH123, SIM115  # for as long as the process
     gc.disable()  # during imports, which create little garbage
     if sys.argv[1:] == ["--version"]:
         sys.argv[1] = "version"

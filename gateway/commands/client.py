@@ -32,6 +32,9 @@ class UsageError(Exception):
 class UnreachableError(Exception):
     """No gateway answered at the URL that the message names."""
 
+    code = "gateway_unreachable"
+    findings: tuple[Json, ...] = ()
+
 
 class ApiError(Exception):
     """The gateway refused; the message is the gateway's, with advice where there is any."""

@@ -49,6 +49,14 @@ class LazyRoot(TyperGroup):
             return _LargeGroup(cmd_name, entry)
         return loaded(cmd_name, entry)
 
+    def invoke(self, ctx: Any) -> Any:
+        """Without pydantic's prefix, which Typer leaves in its messages."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")
+            raise
+
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002  # likewise
         """Like Typer's, but using only the lines of help."""
         width = formatter.width - 6 - max(map(len, self.commands))

@@ -30,10 +30,16 @@ _PIPE_WIDTH = 20_000
 """Wider than any row: a path has at most 4,096 characters."""
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Rich's own ends the process as if the command had been refused."""
+        raise  # noqa: PLE0704  # Rich calls it where it has caught the error
+
+
 def console(*, stderr: bool = False) -> Console:
     """Created on each call, since tests and pipes swap the streams."""
     stream: IO[str] = sys.stderr if stderr else sys.stdout
-    return Console(
+    return _Console(
         file=stream,
         width=None if stream.isatty() else _PIPE_WIDTH,
         highlight=False,

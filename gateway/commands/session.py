@@ -30,6 +30,8 @@ P = ParamSpec("P")
 A = TypeVar("A", bound="Answer")
 
 REFUSED, USAGE, UNREACHABLE = 1, 2, 3
+_BROKEN_PIPE: Final = 141
+"""As a shell reports a program that SIGPIPE ended."""
 
 Gateway = Annotated[
     str,
@@ -180,32 +182,32 @@ def _collect_garbage_again() -> None:
         gc.enable()
 
 
-_UNWRITABLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO}
+_UNWRITABLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EPIPE}
 
 
 def with_failures(action: Callable[[], None], *, as_json: bool = False) -> None:
-    """Run `action`; turn expected failures into a sentence and an exit code. `as_json` also prints a refusal
-    as an object, so that scripts can read its code and findings."""
+    """Run `action`; turn expected failures into a sentence and an exit code. `as_json` also prints a refusal,
+    or that no gateway answers, as an object, so that scripts can read its code and findings."""
     try:
         action()
+        sys.stdout.flush()
     except UsageError as error:
         output.fail(str(error))
         raise typer.Exit(USAGE) from error
-    except UnreachableError as error:
-        output.fail(str(error))
-        raise typer.Exit(UNREACHABLE) from error
-    except ApiError as error:
+    except (UnreachableError, ApiError) as error:
         if as_json:
             refusal = {"message": str(error), "code": error.code, "findings": list(error.findings)}
             output.print_json({"error": refusal})
         output.fail(str(error), () if as_json else error.findings)
-        raise typer.Exit(REFUSED) from error
+        raise typer.Exit(REFUSED if isinstance(error, ApiError) else UNREACHABLE) from error
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
-        output.fail(f"The output cannot be written: {error.strerror}.")
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # for what is still buffered
-        raise typer.Exit(REFUSED) from error
+        if error.errno != errno.EPIPE:
+            output.fail(f"The output cannot be written: {error.strerror}.")
+        for stream in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream)  # for what is still buffered
+        raise typer.Exit(_BROKEN_PIPE if error.errno == errno.EPIPE else REFUSED) from error
 
 
 PriceYes = Annotated[

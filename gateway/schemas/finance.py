@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated, Final, Literal, Self
 
-from pydantic import Field
+from pydantic import AfterValidator, Field, WithJsonSchema
 
 from gateway.schemas.base import Answer
 
 Money = Annotated[str, Field(description="In the report's currency: an exact decimal.", examples=["12.50"])]
+
 Hours = Annotated[str, Field(description="An exact decimal.", examples=["744.00"])]
 Start = Annotated[str, Field(alias="from", description="ISO 8601, UTC; inclusive.")]
 End = Annotated[str, Field(description="ISO 8601, UTC; exclusive.")]
+
+
+def _is_currency(text: str) -> str:
+    if not re.fullmatch("[A-Z]{3}", text):
+        raise ValueError(f"{text[:40]!r} is not a currency code: three capital letters, like USD")
+    return text
+
+
+Currency = Annotated[
+    str, AfterValidator(_is_currency), WithJsonSchema({"type": "string", "pattern": "^[A-Z]{3}$"})
+]
 
 
 Lack = Literal[

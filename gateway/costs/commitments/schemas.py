@@ -7,7 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from gateway.schemas.base import Answer, Count, StrictBody
-from gateway.schemas.finance import Complete, End, Hours, Money, Start
+from gateway.schemas.finance import Complete, Currency, End, Hours, Money, Start
 from gateway.schemas.options import Option
 
 
@@ -31,7 +31,7 @@ class NewCommitment(StrictBody):
     upfront: Annotated[str, Option()] = Field(
         "0", max_length=40, description="Paid once, and amortized evenly over the term.", examples=["9000"]
     )
-    currency: Annotated[str, Option()] = Field("USD", pattern="^[A-Z]{3}$", description="Three-letter code.")
+    currency: Annotated[Currency, Option()] = Field("USD", description="Three-letter code.")
     region: Annotated[str, Option()] = Field(
         "", max_length=63, pattern=r"^[ -~]*$", description="Empty: engines of any region use it."
     )

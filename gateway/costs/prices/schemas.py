@@ -8,14 +8,13 @@ from pydantic import Field
 
 from gateway.fleet.engines.schemas.registration import PURCHASES
 from gateway.schemas.base import Answer, StrictBody
-from gateway.schemas.finance import Money
+from gateway.schemas.finance import Currency, Money
 from gateway.schemas.options import Option
 
 _Text = Annotated[str, Field(min_length=1, max_length=63, pattern=r"^[ -~]+$")]
 _Region = Annotated[str, Field(max_length=63, pattern=r"^[ -~]*$")]
 _Amount = Annotated[str, Field(max_length=40)]
 _Purchase = Literal["on_demand", "spot", "reserved"]
-_Currency = Annotated[str, Field(pattern="^[A-Z]{3}$")]
 
 
 class NewPrice(StrictBody):
@@ -23,7 +22,7 @@ class NewPrice(StrictBody):
     rate_per_gpu_hour: Annotated[_Amount, Option("Price per GPU-hour", flag="--rate", kind="decimal")] = (
         Field(description="A decimal with at most six places.", examples=["2.50"])
     )
-    currency: Annotated[_Currency, Option()] = Field(
+    currency: Annotated[Currency, Option()] = Field(
         "USD", description="Three-letter code of the installation's currency: all prices have the same one."
     )
     purchase: Annotated[_Purchase, Option(choices=PURCHASES)] = Field(
@@ -90,10 +89,10 @@ class PriceCorrection(StrictBody):
 
 
 class NewExchangeRate(StrictBody):
-    currency: Annotated[_Currency, Option("One unit of", flag="--from")] = Field(
+    currency: Annotated[Currency, Option("One unit of", flag="--from")] = Field(
         description="One unit of this currency…", examples=["USD"]
     )
-    target: Annotated[_Currency, Option("Is worth this many", flag="--to")] = Field(
+    target: Annotated[Currency, Option("Is worth this many", flag="--to")] = Field(
         description="…is worth the rate of this one.", examples=["EUR"]
     )
     rate: Annotated[_Amount, Option()] = Field(

@@ -9,7 +9,7 @@ from pydantic import Field
 from adapters.model import Task
 from gateway.costs.selling.card_lines import Kind
 from gateway.schemas.base import Answer, StrictBody
-from gateway.schemas.finance import Money
+from gateway.schemas.finance import Currency, Money
 from gateway.schemas.options import Option
 
 _Decimal = Annotated[str, Field(max_length=40, examples=["0.60"])]
@@ -116,8 +116,8 @@ class NewRateCard(NewPrices):
     lines: tuple[NewCardLine, ...] = Field(
         (), max_length=200, description="Other prices than the card's own, for some of the usage."
     )
-    currency: Annotated[str, Option()] = Field(
-        "USD", pattern="^[A-Z]{3}$", description="Three-letter code, as the GPU prices'."
+    currency: Annotated[Currency, Option()] = Field(
+        "USD", description="Three-letter code, as the GPU prices'."
     )
     valid_from: Annotated[str | None, Option(flag="--from")] = Field(
         None,
@@ -163,9 +163,8 @@ class NewInvoice(StrictBody):
     due: Annotated[str | None, Option()] = Field(
         None, max_length=10, description="Due date, like `2026-11-30`."
     )
-    currency: Annotated[str | None, Option()] = Field(
+    currency: Annotated[Currency | None, Option()] = Field(
         None,
-        pattern="^[A-Z]{3}$",
         description="Convert at the exchange rate of the month's end. Default: the price book's, or that of "
         "the invoice to correct.",
     )

@@ -18,6 +18,7 @@ from gateway.costs.statement.statement_figures import is_final
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import completeness, completeness_headers, refreshed
 from gateway.operations.state import State
+from gateway.schemas.finance import Currency
 
 _MEDIA: dict[Form, str] = {"html": "text/html", "json": "application/json", "csv": "text/csv"}
 router = APIRouter(route_class=Tagged)
@@ -49,9 +50,8 @@ async def statement(
         Query(description=f"Also divide the amount by one of {', '.join(DIMENSIONS)}."),
     ] = None,
     currency: Annotated[
-        str | None,
+        Currency | None,
         Query(
-            pattern="^[A-Z]{3}$",
             description="Convert at the exchange rate of the month's end, rounded once. Default: the price "
             "book's, which the seal covers, or the invoice's.",
         ),

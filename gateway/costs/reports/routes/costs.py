@@ -41,7 +41,7 @@ from gateway.costs.rollups.parts import DIMENSIONS as PART_DIMENSIONS
 from gateway.errors import FlorinError
 from gateway.operations.ledger_refresh import completeness, completeness_headers, lacking
 from gateway.operations.state import State
-from gateway.schemas.finance import Lack
+from gateway.schemas.finance import Currency, Lack
 from gateway.tenants.directory import Key
 
 router = APIRouter(route_class=Tagged)
@@ -87,9 +87,8 @@ async def costs(
         Query(max_length=10_000, description="For fixed: `acme=60,bolt=40`, or `acme=60%,bolt=40%`."),
     ] = None,
     currency: Annotated[
-        str | None,
+        Currency | None,
         Query(
-            pattern="^[A-Z]{3}$",
             description="Convert all amounts at the exchange rate of the end of the period; `exchange_rate` "
             "says which it was. Files have 15 decimal places. Default: the price book's.",
         ),

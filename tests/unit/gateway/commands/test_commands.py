@@ -419,9 +419,12 @@ def test_without_a_key_it_says_what_to_set(florin):
 
 
 def test_without_a_gateway_it_says_how_to_start_one(florin):
-    result = florin("tenant", "list", FLORIN_URL="http://127.0.0.1:9", FLORIN_OPERATOR_KEY="k")
+    result = florin("tenant", "list", "--json", FLORIN_URL="http://127.0.0.1:9", FLORIN_OPERATOR_KEY="k")
     assert result.exit_code == 3
     assert "florin serve" in result.stderr
+    error = json.loads(result.stdout)["error"]
+    assert error["code"] == "gateway_unreachable"
+    assert error["message"] in result.stderr
 
 
 def test_options_win_over_the_environment(fake, florin):

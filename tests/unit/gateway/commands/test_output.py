@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -58,13 +59,22 @@ def test_times():
     assert [idle(s) for s in (None, 0.4, 59, 61, 7300, 200_000)] == ["", "0s", "59s", "1m", "2h", "2d"]
 
 
+def version(stdout, *, before=()):
+    """`florin --version` in a process of its own: its exit code, and what is on stderr."""
+    command = [*before, sys.executable, "-m", "gateway.cli", "--version"]
+    florin = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, check=False)
+    return florin.returncode, florin.stderr
+
+
 def test_a_full_disk_is_a_sentence():
     with Path("/dev/full").open("w") as full:
-        florin = subprocess.run(
-            [sys.executable, "-m", "gateway.cli", "--version"],
-            stdout=full,
-            stderr=subprocess.PIPE,
-            check=False,
-        )
-    assert florin.stderr == b"florin: The output cannot be written: No space left on device.\n"
-    assert florin.returncode == 1
+        assert version(full) == (1, b"florin: The output cannot be written: No space left on device.\n")
+
+
+def test_output_that_nobody_reads_ends_a_command_silently():
+    reader, writer = os.pipe()
+    os.close(reader)  # as `head -1` does
+    with os.fdopen(writer, "w") as pipe:
+        assert version(pipe) == (141, b"")
+    closed = ("sh", "-c", 'exec "$@" >&-', "sh")
+    assert version(None, before=closed) == (0, b"")

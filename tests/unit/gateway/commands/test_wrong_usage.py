@@ -91,6 +91,7 @@ def wrong(fake, line):
     result = fake.florin(*shlex.split(line))
     assert (result.exit_code, fake.asked, result.stdout) == (2, [], "")
     assert "Traceback" not in result.stderr
+    assert "Value error" not in result.stderr
     return result.stderr
 
 
