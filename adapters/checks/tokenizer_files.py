@@ -13,6 +13,7 @@ from typing import Any
 
 from adapters.checks.findings import Findings, shown
 from adapters.model import BaseModel
+from adapters.wording import counted
 
 MAX_FILE_BYTES = 4 * 1024 * 1024
 _TOKENIZER_HEAD_BYTES = 4 * 1024 * 1024
@@ -117,7 +118,8 @@ def _check_vocabulary(directory: Path, base: BaseModel, vocabulary: int | None, 
         names = ", ".join(shown(token) for token in sorted(beyond, key=beyond.__getitem__)[:3])
         findings.add(
             "vocabulary_changed",
-            f"The adapter's tokenizer has {len(beyond)} tokens beyond the base model's vocabulary.",
+            f"The adapter's tokenizer has {counted(len(beyond), 'token')} beyond the base model's "
+            "vocabulary.",
             found=f"{names} with ids up to {max(beyond.values())}",
             expected=f"ids below the base model's vocab_size, {vocabulary}",
         )

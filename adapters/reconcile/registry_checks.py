@@ -8,6 +8,7 @@ from functools import cache
 from adapters.model import Adapter, Version, release_of
 from adapters.reconcile.diagnosis import Diagnosis, FleetObservation, Status, due, evidence, sentence
 from adapters.registry.catalog import Catalog
+from adapters.wording import counted
 
 
 def of_registry(view: FleetObservation) -> Iterator[Diagnosis]:
@@ -62,7 +63,7 @@ def _files(view: FleetObservation) -> Iterator[Diagnosis]:
         )  # fmt: skip
     if not view.missing_files:
         count = sum(1 for v in view.catalog.versions.values() if v.retired is None)
-        yield Diagnosis("version_files", "ok", "", f"The files of all {count} versions are present.")
+        yield Diagnosis("version_files", "ok", "", f"All files of {counted(count, 'version')} are present.")
 
 
 def _adapters(catalog: Catalog, *, starts: bool) -> Iterator[Diagnosis]:
@@ -136,6 +137,6 @@ def _pending_deletions(view: FleetObservation) -> Iterator[Diagnosis]:
         reason = view.pending_deletions.waiting[waiting[0]]
         yield Diagnosis(
             "pending_deletions", "warning", "",
-            f"The files of {len(waiting)} removed or retired versions must stay: {reason}.",
+            f"The files of {counted(len(waiting), 'removed or retired version')} must stay: {reason}.",
             "Start that engine, or remove it: florin engine remove NAME",
         )  # fmt: skip

@@ -20,6 +20,7 @@ from types import FrameType
 from rich.console import Console
 from rich.text import Text
 
+from adapters.wording import counted
 from deploy.demo.engine_env import EngineEnv, EngineEnvError, ensure_engine_env
 from deploy.demo.engines import EngineStartError, Fleet
 from deploy.demo.gateway import Gateway, GatewayError
@@ -91,7 +92,7 @@ def _run(console: Console, *, exit_after: bool, env_file: Path | None) -> int:
 
 
 def _start(console: Console, fleet: Fleet, gateway: Gateway) -> Installation:
-    kind = f"{fleet.env.gpus} GPUs" if fleet.env.gpus else "the CPU"
+    kind = counted(fleet.env.gpus, "GPU") if fleet.env.gpus else "the CPU"
     console.print(f"Starting two vLLM engines on {kind}, Valkey and the gateway…")
     console.print(Text(labels(fleet.env), style="dim"))
     began = time.monotonic()

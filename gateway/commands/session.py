@@ -190,7 +190,7 @@ def with_failures(action: Callable[[], None], *, as_json: bool = False) -> None:
     or that no gateway answers, as an object, so that scripts can read its code and findings."""
     try:
         action()
-        sys.stdout.flush()
+        typer.echo(nl=False)  # flushes, so that an error of the output is met here
     except UsageError as error:
         output.fail(str(error))
         raise typer.Exit(USAGE) from error

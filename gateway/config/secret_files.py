@@ -113,7 +113,7 @@ class EnvironmentFiles(PydanticBaseSettingsSource):
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """Of a key that is there twice, PyYAML silently takes the last."""
+    """Refuses a key that is there twice; PyYAML silently takes the last."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         lines: dict[str, int] = {}

@@ -88,7 +88,8 @@ CODES: dict[str, Code] = {
     "invalid_http": Code(
         400,
         _INVALID,
-        "The request is not valid HTTP/1.1: conflicting lengths, for example, or a malformed chunk.",
+        "The request is not valid HTTP/1.1 (conflicting lengths, for example, or a malformed chunk), or its "
+        "method or transfer coding is unknown.",
         "Check what builds the request: the client's HTTP library, or a proxy.",
     ),
     "headers_too_large": Code(

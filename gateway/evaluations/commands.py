@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from adapters.wording import counted
 from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.options import with_options
 from gateway.commands.output import busy, clean, facts, note, say, show, table, when
@@ -163,7 +164,7 @@ def _one(body: Evaluation) -> None:
     pairs: list[tuple[str, Any]] = [
         ("evaluation", body.id),
         ("version", f"{body.adapter}@{body.version}"),
-        ("data", f"{body.data_sha256[:12]}…, {body.cases:,} cases"),
+        ("data", f"{body.data_sha256[:12]}…, {counted(body.cases, 'case')}"),
         ("metric", body.metric),
         ("status", body.status),
     ]
@@ -190,7 +191,9 @@ def _figures(body: Evaluation, result: Result) -> list[tuple[str, Any]]:
     if other:
         pairs.append((clean(body.against), _with_interval(other.score, other.interval)))
         pairs.append(("difference", _with_interval(result.difference, result.difference_interval)))
-        pairs.append(("better, worse", f"{result.better:,}, {result.worse:,} of {result.scored:,} cases"))
+        pairs.append(
+            ("better, worse", f"{result.better:,}, {result.worse:,} of {counted(result.scored, 'case')}")
+        )
     if result.unanswered:
         codes = ", ".join(f"{code} {count:,}" for code, count in result.errors.items())
         pairs.append(("unanswered", f"{result.unanswered:,} ({codes})"))

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from adapters.wording import counted
 from gateway.evaluations.answers import Answer
 from gateway.evaluations.cases import Case
 from gateway.evaluations.documents import BINARY, EvaluationPlan, Metric
@@ -115,7 +116,9 @@ def _objections(
     objections = []
     left_out = count - len(scores)
     if left_out > MOST_LEFT_OUT * count:
-        objections.append(f"{left_out:,} of {count:,} cases have no score: more than {MOST_LEFT_OUT:.0%}.")
+        objections.append(
+            f"{left_out:,} of {counted(count, 'case')} without a score: more than {MOST_LEFT_OUT:.0%}."
+        )
     mean = math.fsum(scores) / len(scores)
     if plan.threshold is not None:
         if plan.metric is Metric.PERPLEXITY and _perplexity(mean) > plan.threshold:

@@ -16,6 +16,7 @@ from adapters.placement.loader import Loader
 from adapters.placement.scheduling.filters import PRIVATE
 from adapters.placement.scheduling.view import Action
 from adapters.registry.catalog import Catalog, Target
+from adapters.wording import counted
 from gateway.routing.fleets import Fleets
 from gateway.routing.router import Router
 
@@ -73,7 +74,10 @@ class Prewarmer:
             raise trouble or NoEngineError(f"No engine can hold {version.id}: {reasons}.")
         short = ""
         if len(have) < target:
-            short = f"{version.id} is resident on {len(have)} of {target} engines: {trouble or reasons}"
+            short = (
+                f"{version.id} is resident on {len(have)} of {counted(target, 'engine')}: "
+                f"{trouble or reasons}"
+            )
         return Prewarmed(tuple(sorted(have)), short)
 
     def warm_later(self, version: Version, like: Version | None) -> None:

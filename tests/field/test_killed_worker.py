@@ -24,7 +24,7 @@ def test_a_killed_worker_is_remembered(tmp_path):
         (found,) = [check for check in checks if check["check"] == "worker_restarts"]
         assert found["status"] == "warning"
         assert found["message"] == (
-            "A worker died within the last hour and had to be replaced, the last 0 min ago (exit code -9, killed, "
+            "1 worker died within the last hour and had to be replaced, the last 0 min ago (exit code -9, killed, "
             "often for lack of memory)."
         )
         assert "0 (" not in (shown := gateway.florin("version", "--gateways").stdout)

@@ -401,7 +401,7 @@ async def test_adapters_and_their_placement(gateway, admin, engine, make_adapter
 
     scaled = await admin.put("adapters/acme/support/replicas", json={"min_replicas": 2, "max_replicas": 3})
     assert [scaled.json()[k] for k in ("min_replicas", "max_replicas")] == [2, 3]
-    assert scaled.json()["warnings"] == ["acme/support can be on 1 engines, fewer than the 2 wanted"]
+    assert scaled.json()["warnings"] == ["acme/support can be on 1 engine, fewer than the 2 wanted"]
     crossed = await admin.put("adapters/acme/support/replicas", json={"min_replicas": 3, "max_replicas": 2})
     assert (crossed.status_code, error(crossed)["code"]) == (400, "invalid_value")
     assert (await admin.put("adapters/acme/support/replicas", json={"max_replicas": 1})).status_code == 409

@@ -258,7 +258,7 @@ async def test_a_judge_scores_and_what_is_no_score_is_none(
     assert (found["judge"], found["status"], found["passed"]) == ("acme/judge@v1", "completed", False)
     result = found["result"]
     assert (result["scored"], result["left_out"], result["score"]) == (2, 2, pytest.approx(0.85))
-    assert "have no score" in result["reasons"][0]
+    assert "without a score" in result["reasons"][0]
     asked = [call for call in deployment.calls() if call.model == judge.engine_name]
     assert len(asked) == 4
 

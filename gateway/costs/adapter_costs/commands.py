@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
+from adapters.wording import counted
 from gateway.commands.client import UsageError
 from gateway.commands.output import clean, note, show, table
 from gateway.commands.session import Session, command
@@ -58,7 +59,7 @@ def _people(body: AdapterCostReport, limit: int) -> None:
     )  # fmt: skip  # as the rows
     show(table(columns, rows, right=columns[1:]))
     if left > 0:
-        note(f"{left:,} more adapters: --limit {len(body.rows)} shows all.")
+        note(f"{counted(left, 'more adapter')}: --limit {len(body.rows)} shows all.")
     note(
         "Rarely used: fewer than ten requests a day. The slot share is an equal part of the engines' cost, "
         "and part of no bill: an engine costs the same with an empty slot."

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from adapters.wording import counted
 from gateway.commands.client import UsageError
 from gateway.commands.output import clean, console, fail, note, say, show, table
 from gateway.commands.session import REFUSED, Session, command
@@ -95,7 +96,7 @@ def _engine(session: Session, name: str, *, force: bool) -> Engine:
             busy = engine.running + engine.waiting
             if not force and (engine.state != "draining" or busy):
                 raise UsageError(
-                    f"{name} is {engine.state} with {busy} requests: drain it "
+                    f"{name} is {engine.state} with {counted(busy, 'request')}: drain it "
                     f"first (florin engine drain {name}), or measure anyway with --force."
                 )
             return engine

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
+from adapters.wording import counted
+
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
@@ -91,7 +93,9 @@ def fit(samples: Sequence[LoadSample]) -> Fit:
     Raises CalibrationError."""
     np = _numpy()
     if len(samples) < _LEAST:
-        raise CalibrationError(f"{len(samples)} measurements are too few for a fit: {_LEAST} at least.")
+        raise CalibrationError(
+            f"{counted(len(samples), 'measurement')}, too few for a fit: {_LEAST} at least."
+        )
     if any(s.seconds <= 0 for s in samples):
         raise CalibrationError("A measurement took no time.")
     spent = np.array([s.seconds * s.gpus for s in samples])

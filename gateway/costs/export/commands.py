@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from adapters.wording import counted
 from gateway.commands.client import UsageError
 from gateway.commands.download import download
 from gateway.commands.output import note, note_incomplete
@@ -75,5 +76,5 @@ def export(
         "dataset": dataset,
         **saved.completeness.model_dump(exclude_defaults=True),
     }
-    session.result(body, lambda _: note(f"{output}: {saved.rows:,} rows, {saved.size:,} bytes."))
+    session.result(body, lambda _: note(f"{output}: {counted(saved.rows, 'row')}, {saved.size:,} bytes."))
     note_incomplete(saved.completeness)

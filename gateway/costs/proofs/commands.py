@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from adapters.wording import counted
 from gateway.commands.client import Api, Json, UsageError, segment
 from gateway.commands.output import note, print_json, say, show, table
 from gateway.commands.session import REFUSED, Session, command
@@ -81,7 +82,7 @@ def bulk_records(
     except OSError as error:
         raise UsageError(f"--output: cannot write {output} ({error.strerror}).") from error
     body = {"file": str(output), "records": count, "month": month}
-    session.result(body, lambda _: note(f"{output}: {count:,} records."))
+    session.result(body, lambda _: note(f"{output}: {counted(count, 'record')}."))
 
 
 def _records(api: Api, path: str, tenant: str | None) -> Iterator[Json]:

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from adapters.wording import counted
 from gateway.costs.merkle import (
     VERSION,
     MerkleStep,
@@ -182,16 +183,16 @@ def _records_checks(statement: Mapping[str, Any], records: list[Mapping[str, Any
     root = root_of([record_leaf(r) for r in ordered]).hex()
     count, covered = len(ordered), statement["records"]
     if root == statement["root"] and count == covered:
-        detail = f"The statement covers these {count:,} records and no others."
+        detail = f"The statement covers the {counted(count, 'record')} given and no others."
         return [
             ProofCheck("records", ok=True, detail=detail),
             _sums_check(statement, ordered),
             _quantities_check(statement, ordered),
         ]
     if count != covered:
-        detail = f"The statement covers {covered:,} records; {count:,} are given."
+        detail = f"The statement covers {counted(covered, 'record')}; given: {count:,}."
     else:
-        detail = f"At least one of the {count:,} records is not as the statement covers it."
+        detail = f"Of {counted(count, 'record')}, at least one is not as the statement covers it."
     return [ProofCheck("records", ok=False, detail=detail)]
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from fractions import Fraction
 
+from adapters.wording import counted
 from gateway.costs.periods import PeriodError
 from gateway.costs.prices.book import PURCHASES
 from gateway.costs.reconciliation import bill_aws
@@ -152,7 +153,7 @@ def parse_bill(text: Iterable[str], reading: BillFormat) -> Parsed:
     parsed = Parsed(kind)
     for number, cells, trouble in rows:
         if trouble or len(cells) != len(heading):
-            reason = trouble or f"The line has {len(cells)} fields, the header has {len(heading)}."
+            reason = trouble or f"The line has {counted(len(cells), 'field')}, the header has {len(heading)}."
             parsed.bad.append(BadLine(number, reason))
             continue
         try:

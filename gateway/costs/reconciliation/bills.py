@@ -13,6 +13,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, delete, exists, func, insert, select
 
+from adapters.wording import counted
 from gateway.costs.periods import Period, iso
 from gateway.costs.reconciliation.bill_cells import BillError
 from gateway.costs.reconciliation.bill_files import BadLine, BillFormat, BillLine, Parsed, parse_bill
@@ -145,7 +146,7 @@ def import_bill(
 
 
 def _refusal(lines: int, wrong: Sequence[Mistake]) -> str:
-    what = "1 line is invalid" if lines == 1 else f"{lines:,} lines are invalid"
+    what = counted(lines, "line is invalid", "lines are invalid")
     reasons = "" if len(wrong) == 1 else f", for {len(wrong):,} reasons"
     return f"{what}{reasons}; nothing was imported."
 
@@ -232,7 +233,8 @@ def remove_bill(ledger: Ledger, source: str, *, now: int = 0, actor: str = "") -
         line_ids = connection.execute(query).scalars().all()
         if len(source) < PREFIX or len(line_ids) != 1:
             raise BillNotFoundError(
-                f"{len(line_ids) or 'No'} imports match {source[:64]!r}: give at least {PREFIX} digits of "
+                f"{counted(len(line_ids), 'import matches', 'imports match')} {source[:64]!r}: give at "
+                f"least {PREFIX} digits of "
                 "one, as the list of bills shows them."
             )
         count = connection.execute(delete(table).where(_is(line_ids[0])).returning(table.c.id)).all()

@@ -7,6 +7,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+from adapters.wording import counted
 from gateway.costs.periods import complete_hours, iso
 from gateway.costs.reconciliation.acceptances import read_acceptances
 from gateway.costs.reconciliation.bill_section import bill_findings, bill_section
@@ -64,12 +65,17 @@ def _completeness_findings(complete: dict[str, Any]) -> list[str]:
     if (more := len(complete["set_aside"]) - _SHOWN) > 0:
         findings.append(f"{more:,} more engine-hours are set aside: florin cost set-aside.")
     if complete["implausible"]:
-        findings.append(f"{complete['implausible']:,} records have implausible token counts.")
+        findings.append(
+            f"{counted(complete['implausible'], 'record has', 'records have')} implausible token counts."
+        )
     if complete["delivered_twice"]:
-        findings.append(f"{complete['delivered_twice']:,} requests have two billed attempts.")
+        findings.append(
+            f"{counted(complete['delivered_twice'], 'request has', 'requests have')} two billed attempts."
+        )
     if waiting := sum(complete["quarantined"].values()):
         findings.append(
-            f"{waiting:,} records are quarantined and need review: florin cost quarantine shows them; "
+            f"{counted(waiting, 'record is', 'records are')} in quarantine, for review: florin cost "
+            "quarantine shows them; "
             "florin cost dismiss RECORD --reason … says that they are rightly in no bill."
         )
     return findings

@@ -12,6 +12,7 @@ from itertools import accumulate
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Generic, Required, TypedDict, TypeVar, Unpack
 
+from adapters.wording import counted
 from gateway.costs.closing.documents import Charge, ManualCharge, RequestCharge, ResidencyCharge, TokenCharge
 from gateway.costs.export.writers import write_csv
 from gateway.costs.periods import iso
@@ -273,8 +274,7 @@ def _charge_name(line: Mapping[str, Any]) -> str:
     if line["kind"] == "minimum":
         return f"Difference to the monthly minimum of {_grouped(line['monthly_minimum'])}"
     if line["kind"] == "residency":
-        many = len(line["adapters"])
-        return f"Residency of {many:,} adapter{'' if many == 1 else 's'}{_of_line(line)}"
+        return f"Residency of {counted(len(line['adapters']), 'adapter')}{_of_line(line)}"
     if line["kind"] == "dedicated":
         return f"Dedicated GPUs: {', '.join(gpus['gpu_type'] for gpus in line['gpus'])}{_of_line(line)}"
     if line["kind"] == "batch_discount":

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import Connection, func, select, text
 
+from adapters.wording import counted
 from gateway.costs.proofs.proof import ProofCheck
 from gateway.metering.ledger.chain import (
     BEFORE_ALL,
@@ -114,7 +115,11 @@ def verify_chain(ledger: Ledger, anchors: Sequence[Anchor] = ()) -> VerifiedChai
                 last = entry
             audited.add([entry for entry in page if entry.kind == "audit"])
         checks = [
-            links.check("chain", f"{last.number:,} entries follow each other; the last is {last.hash}."),
+            links.check(
+                "chain",
+                f"{counted(last.number, 'entry is there', 'entries follow each other')}; the last is "
+                f"{last.hash}.",
+            ),
             *_anchored(anchors, hashes, last),
             audited.check(),
             *(_kind(connection, name, subjects) for name, subjects in sealed.items()),
@@ -150,7 +155,7 @@ def _anchored(anchors: Sequence[Anchor], hashes: Mapping[int, str], last: Entry)
         elif anchor.entries and hashes[anchor.entries] != anchor.hash:
             wrong.add(f"entry {anchor.entries:,} is not that of the anchor: what is before it was rewritten")
     newest = max(anchor.entries for anchor in anchors)
-    yield wrong.check("anchor", f"The first {newest:,} entries are those of the anchor.")
+    yield wrong.check("anchor", f"Up to number {newest:,}, the entries are those of the anchor.")
 
 
 class _Audited:
@@ -180,10 +185,14 @@ class _Audited:
         """After all of the chain."""
         stored = self._connection.execute(select(func.count()).select_from(audit_log)).scalar_one()
         if stored > self._there:
-            self._wrong.add(f"{stored - self._there:,} entries were added past Florin{self._example()}")
+            self._wrong.add(
+                f"{counted(stored - self._there, 'entry was', 'entries were')} added past "
+                f"Florin{self._example()}"
+            )
         if not self._sealed and not stored:
             return None
-        return self._wrong.check(KINDS["audit"].title, f"{stored:,} entries are as they were written.")
+        audited = counted(stored, "entry is as it was", "entries are as they were")
+        return self._wrong.check(KINDS["audit"].title, f"{audited} written.")
 
     def _example(self) -> str:
         c = ledger_chain.c

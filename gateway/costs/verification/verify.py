@@ -14,6 +14,7 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select
 
+from adapters.wording import counted
 from gateway.costs.closing.coverage import Coverage, late_hours, rollups_digest
 from gateway.costs.closing.period_hash import (
     Progress,
@@ -283,7 +284,11 @@ def _statements(connection: Connection, stored: StoredPeriod) -> ProofCheck:
         for tenant in stored.tenants
         if any(tenant[n] != stored.statements[tenant["tenant"]][n] for n in ("tenant", "records", "root"))
     ]
-    return _said("statements", wrong, f"{len(stored.statements):,} statements match the roll-ups.")
+    return _said(
+        "statements",
+        wrong,
+        f"{counted(len(stored.statements), 'statement matches', 'statements match')} the roll-ups.",
+    )
 
 
 def _short(value: Any) -> str:
@@ -332,7 +337,12 @@ def _records(ledger: Ledger, stored: StoredPeriod, progress: Progress) -> list[P
             wrong.append(f"{tenant}: {what or 'a record was changed'}")
     count = sum(document["records"] for document in computed.values())
     return [
-        _said("records", wrong, f"{count:,} records hash to the seals of {len(computed):,} tenants."),
+        _said(
+            "records",
+            wrong,
+            f"{counted(count, 'record hashes', 'records hash')} to the seals of "
+            f"{counted(len(computed), 'tenant')}.",
+        ),
         _said(
             "counts", hourly.differences, "Requests and tokens of records and roll-ups agree for every hour."
         ),

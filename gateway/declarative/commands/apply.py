@@ -15,6 +15,7 @@ import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.text import Text
 
+from adapters.wording import counted
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, console, note, print_json, show
 from gateway.commands.session import REFUSED, Session, command, confirm, unconfirmed
@@ -80,7 +81,7 @@ def apply(
         if removals := plan.counts.remove:
             if not yes and not session.json:
                 _show(plan)
-            confirm(f"Remove {_objects(removals)}?", yes=yes, unattended=False)
+            confirm(f"Remove {counted(removals, 'object')}?", yes=yes, unattended=False)
         params["plan"] = plan.plan  # exactly what was confirmed
     with _bars() as show_progress:
         applied = session.api.work(_PATH, Applied, body=body, params=params, show=show_progress)
@@ -150,7 +151,7 @@ def _show(result: Applied) -> None:
         show(_diff(action))
     show(Text(_sum(result), "bold"))
     if result.failed and not result.dry_run:
-        note(f"{_objects(result.failed)} failed: fix the errors above and apply again.")
+        note(f"{counted(result.failed, 'object')} failed: fix the errors above and apply again.")
 
 
 def _diff(action: Action) -> Text:
@@ -195,16 +196,12 @@ def _value(value: Any) -> str:
 def _sum(result: Applied) -> str:
     unchanged = result.counts.unchanged
     if not result.actions:
-        return f"Nothing to do: {_objects(unchanged)} up to date."
+        return f"Nothing to do: {counted(unchanged, 'object')} up to date."
     counts = Counter(action.action for action in result.actions if action.outcome in {"planned", "done"})
     words = {verb: f"to {verb}" for verb in _DONE} if result.dry_run else _DONE
     parts = [f"{counts[verb]} {words[verb]}" for verb in _DONE]
     parts += [f"{result.failed} failed"] if result.failed else []
     return f"{', '.join(parts)}, {unchanged} unchanged."
-
-
-def _objects(count: int) -> str:
-    return f"{count} object{'' if count == 1 else 's'}"
 
 
 @contextmanager

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adapters.wording import counted
 from gateway.commands.client import UsageError
 from gateway.commands.output import clean, note, print_json, say
 from gateway.commands.session import REFUSED, Session, command
@@ -133,8 +134,7 @@ def _people(name: str, checked: CheckedFile) -> None:
             f"An empty installation would refuse {refusal.kind} {clean(refusal.id)}: {clean(refusal.reason)}"
         )
     if checked.valid:
-        counts = ", ".join(f"{count:,} {section}" for section, count in checked.objects.items())
+        counts = ", ".join(f"{section} {count:,}" for section, count in checked.objects.items())
         say(f"{clean(name)} is valid: {counts or 'no sections'}.")
     else:
-        many = len(checked.findings)
-        note(f"{clean(name)} is not valid: {many} mistake{'' if many == 1 else 's'}.")
+        note(f"{clean(name)} is not valid: {counted(len(checked.findings), 'mistake')}.")

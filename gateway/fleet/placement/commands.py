@@ -13,6 +13,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from adapters.wording import counted
 from gateway.commands import output
 from gateway.commands.client import UnreachableError, UsageError, full_name, segment
 from gateway.commands.output import facts, idle, say, show, table, when
@@ -193,4 +194,4 @@ def _decided(decisions: Decisions) -> None:
             rows = [(engine, action, f"{ms:.0f} ms") for engine, action, ms in decision.considered]
             show(table(("considered", "action", "cost"), rows, right=("cost",)))
         if others := decision.others:
-            say(f"{others} other engine{'s' * (others > 1)} could not serve it, or not for less.")
+            say(f"{counted(others, 'other engine')} could not serve it, or not for less.")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Self
 
 import typer
 
+from adapters.wording import counted
 from gateway.commands.client import UsageError
 from gateway.commands.output import clean, console, fail, note, say, when
 from gateway.commands.session import REFUSED, Session, command
@@ -51,10 +52,13 @@ class BackupFile(Answer):
         )
 
     def in_words(self) -> str:
-        names = (("tenant", "tenants"), ("key", "keys"), ("version", "versions"), ("engine", "engines"))
-        registry = ", ".join(f"{self.documents.get(kind, 0):,} {plural}" for kind, plural in names)
+        kinds = ("tenant", "key", "version", "engine")
+        registry = ", ".join(counted(self.documents.get(kind, 0), kind) for kind in kinds)
         rows = sum(self.ledger_rows.values())
-        return f"{registry}; the files of {self.artifacts:,} versions; {rows:,} rows of the ledger"
+        return (
+            f"{registry}; the files of {counted(self.artifacts, 'version')}; {counted(rows, 'row')} of "
+            "the ledger"
+        )
 
 
 class NewBackup(BackupFile):
@@ -242,7 +246,10 @@ def _rehearsed(backup: RestoredBackup) -> None:
         f"{clean(backup.florin)}, {verdict}: {backup.in_words()}."
     )
     if backup.absent:
-        note(f"{len(backup.absent)} versions have no files in it, like {clean(backup.absent[0])}.")
+        note(
+            f"{counted(len(backup.absent), 'version has', 'versions have')} no files in it, like "
+            f"{clean(backup.absent[0])}."
+        )
     _books(backup)
 
 
@@ -251,6 +258,6 @@ def _books(backup: RestoredBackup) -> None:
     if failed := [month.month for month in months if not month.ok]:
         say(f"These closed months do not verify: {', '.join(failed)}. See florin cost verify.")
     elif months:
-        say(f"All {len(months)} closed months verify.")
+        say(f"{counted(len(months), 'closed month verifies', 'closed months verify')}.")
     if wrong := [check.name for check in backup.chain.checks if check.ok is False]:
         say(f"Not as it was recorded: {', '.join(wrong)}. See florin cost verify.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from adapters.wording import counted
 from gateway.commands.client import ApiError, UnreachableError
 from gateway.commands.output import busy, note, say, show, table
 from gateway.commands.session import REFUSED, Session, command
@@ -57,10 +58,6 @@ def _people(checks: Listed[Diagnosis]) -> None:
     statuses = [check.status for check in checks.data]
     problems, warnings = statuses.count("problem"), statuses.count("warning")
     if problems or warnings:
-        note(f"{_count(problems, 'problem')}, {_count(warnings, 'warning')}.")
+        note(f"{counted(problems, 'problem')}, {counted(warnings, 'warning')}.")
     else:
         say("No problems found.")
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from adapters.wording import counted
 from gateway.fleet.adapters.schemas.adapters import Adapter
 from gateway.fleet.engines.schemas.engines import Engine
 from gateway.kubernetes.operations.definitions import (
@@ -51,7 +52,7 @@ def _of_adapter(adapter: Adapter) -> Finding:
         return Finding(pascal(problems[0].state), message, "stalled")
     holders = _holders(adapter)
     if len(holders) < (fewest := adapter.min_replicas or 0):
-        message = f"{adapter.live} is on {len(holders)} engines; minReplicas asks for {fewest}."
+        message = f"{adapter.live} is on {counted(len(holders), 'engine')}; minReplicas asks for {fewest}."
         return Finding("TooFewReplicas", message, "reconciling")
     if holders:
         return Finding("Applied", f"{adapter.live} is on {', '.join(holders[:5])}.")
@@ -113,7 +114,7 @@ def _state(finding: Finding, state: str) -> str:
 def pool_status(resource: Resource, pool: PoolResource, fleet: Fleet, *, now: str) -> PoolStatus:
     members = [engine for engine in fleet.engines if _belongs(engine, pool)]
     serving = [e for e in members if e.health == "up" and e.state != "draining" and not e.stopping]
-    message = f"{len(serving)} of {len(members)} engines can take requests; {pool.min_ready} must."
+    message = f"{len(serving)} of {counted(len(members), 'engine')} can take requests; {pool.min_ready} must."
     if len(serving) >= pool.min_ready:
         finding = Finding("EnoughEngines", message)
     else:

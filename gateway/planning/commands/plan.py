@@ -15,6 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from adapters.placement.scheduling.figures import ENGINE_MODELS, MeasuredEngine
+from adapters.wording import counted
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, console, note, show, table
 from gateway.commands.session import Session, command
@@ -176,7 +177,7 @@ def plan(
     with _bar() as bar:
         task = bar.add_task("", total=len(candidates))
         for each in candidates:
-            bar.update(task, description=f"{clean(each.gpu_type)}, {each.slots} slots")
+            bar.update(task, description=f"{clean(each.gpu_type)}, {counted(each.slots, 'slot')}")
             site = Site(
                 slots=each.slots,
                 cpu_slots=cpu_slots,

@@ -120,7 +120,7 @@ async def restart(visit: Visit) -> Response:
 async def trust(visit: Visit) -> Response:
     name = visit.params["engine"]
     trusted = await visit.api.post(f"/admin/v1/engines/{name}/trust", None, TrustedEngine)
-    versions = f"{trusted.fingerprints_forgotten} versions get new references."
+    versions = f"new references of versions: {trusted.fingerprints_forgotten}."
     notice = f"Engine {name} is now the reference for {trusted.base}; {versions}"
     return visit.see(f"/console/fleet/{name}", notice)
 

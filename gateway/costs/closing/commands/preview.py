@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from decimal import Decimal
 
+from adapters.wording import counted
 from gateway.commands.output import clean, facts, note, show, table
 from gateway.costs.closing.documents import (
     BatchDiscount,
@@ -37,8 +38,7 @@ def money(cents: int | None, currency: str | None) -> str | None:
 def question(preview: ClosingPreview) -> str:
     """What a person agrees to."""
     charged = _charged(preview)
-    count = len(preview.statements)
-    customers = "1 customer" if count == 1 else f"{count:,} customers"
+    customers = counted(len(preview.statements), "customer")
     policy = clean(policy_in_words(preview))
     bill = ", with the above of its bill not accepted" if preview.unaccepted else ""
     return (
@@ -154,11 +154,11 @@ def _charge(charge: Charge) -> str:
         case TokenCharge():
             free = f" less {charge.free_tokens:,} free" if charge.free_tokens else ""
             price = micros_text(charge.per_million)
-            what = f"{charge.tokens:,} {_TOKENS[charge.kind]} tokens{free} at {price} per million"
+            what = f"{counted(charge.tokens, f'{_TOKENS[charge.kind]} token')}{free} at {price} per million"
             return what + _tiers(charge) + _line(charge.line)
         case RequestCharge():
             free = f" less {charge.free_requests:,} free" if charge.free_requests else ""
-            what = f"{charge.requests:,} requests{free} at {micros_text(charge.per_request)}"
+            what = f"{counted(charge.requests, 'request')}{free} at {micros_text(charge.per_request)}"
             return what + _tiers(charge) + _line(charge.line)
         case ResidencyCharge():
             hours = f"{Decimal(hours_text(charge.hours)):,} adapter-hours at {micros_text(charge.per_hour)}"

@@ -12,6 +12,7 @@ from typing import Annotated
 
 import typer
 
+from adapters.wording import counted
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import note
 from gateway.commands.session import REFUSED, Session, command
@@ -107,7 +108,10 @@ def events(
         page = session.api.get(_PATH, CloudEvents, params)
         failure = receiver.take([event.model_dump() for event in page.data])
         if failure:
-            note(f"{receiver.sent:,} events delivered; then: {failure} Run it again to go on from there.")
+            note(
+                f"{counted(receiver.sent, 'event')} delivered; then: {failure} Run it again to go on from "
+                "there."
+            )
             raise typer.Exit(REFUSED)
         sent += len(page.data)
         if cursor is not None and page.next is not None:
@@ -123,10 +127,12 @@ def events(
 
 def _tell(session: Session, receiver: Receiver, sent: int, position: str | None) -> None:
     if receiver.to_stdout:
-        note(f"{sent:,} events.")
+        note(f"{counted(sent, 'event')}.")
     else:
         body = {"events": sent, "delivered": receiver.sent, "already_there": receiver.known, "next": position}
-        session.result(body, lambda _: note(f"{sent:,} events delivered, {receiver.known:,} of them known."))
+        session.result(
+            body, lambda _: note(f"{counted(sent, 'event')} delivered, known already: {receiver.known:,}.")
+        )
 
 
 def _check(

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from adapters.wording import counted
 from gateway.commands.client import Json, UsageError, read, segment
 from gateway.commands.output import busy, clean, note, say, show, table
 from gateway.commands.session import Session, command, confirm
@@ -115,23 +116,27 @@ def import_bill(
 
 def _imported(body: ImportedBill) -> None:
     known = body.lines - body.new
+    already = f" (already imported: {counted(known, 'line')})" if known else ""
     say(
-        f"Imported {_lines(body.new)} of {clean(body.file_name)}: {body.gpu_hours} GPU-hours, "
-        f"{_money(body.cost)}{f' (already imported: {_lines(known)})' if known else ''}."
+        f"Imported {counted(body.new, 'line')} of {clean(body.file_name)}: {body.gpu_hours} GPU-hours, "
+        f"{_money(body.cost)}{already}."
     )
     if body.repeated:
-        note(f"Identical to lines of another import: {_lines(body.repeated)}. See florin cost bills.")
+        note(
+            f"Identical to lines of another import: {counted(body.repeated, 'line')}. See florin cost bills."
+        )
     if body.ignored:
-        note(f"Skipped, not about GPUs: {_lines(body.ignored)}, {_money(body.ignored_cost)}.")
+        note(f"Skipped, not about GPUs: {counted(body.ignored, 'line')}, {_money(body.ignored_cost)}.")
     if body.bad_lines:
-        note(f"Skipped, invalid: {_lines(body.bad_lines)}:")
+        note(f"Skipped, invalid: {counted(body.bad_lines, 'line')}:")
         for bad in body.bad_reasons:
             note(f"  {clean(bad.where)}: {clean(bad.reason)}")
     if body.charges:
         note(f"Of it taxes, credits and fees that name no GPU type: {_money(body.charges)}.")
     if body.inclusive_looking:
         note(
-            f"{_lines(body.inclusive_looking)} end on the last day of a month or in the last second of a "
+            f"{counted(body.inclusive_looking, 'line ends', 'lines end')} on the last day of a month or "
+            "in the last second of a "
             "minute, and ends are read as exclusive. If this bill's ends are inclusive, remove it and import "
             "it again with --end inclusive."
         )
@@ -175,16 +180,12 @@ def remove_bill(
     """
     confirm(f"Remove the bill {source}?", yes=yes)
     removed = session.api.delete(f"/finance/v1/bills/{segment(source)}", RemovedBill)
-    session.result(removed, lambda b: say(f"Removed {_lines(b.lines)}."))
+    session.result(removed, lambda b: say(f"Removed {counted(b.lines, 'line')}."))
     for month in removed.trued_up:
         note(
             f"{clean(month)} was trued up to this bill and keeps its cost. Import the corrected bill, then "
             f"run florin cost true-up {clean(month)}."
         )
-
-
-def _lines(count: int) -> str:
-    return "1 line" if count == 1 else f"{count:,} lines"
 
 
 def _money(cost: Json) -> str:

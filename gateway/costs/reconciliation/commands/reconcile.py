@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from adapters.wording import counted
 from gateway.commands.client import UsageError
 from gateway.commands.output import busy, clean, facts, note, note_incomplete, say, show, table
 from gateway.commands.session import REFUSED, Session, command
@@ -99,7 +100,7 @@ def _tokens(tokens: TokenSection) -> None:
             ]
         )  # fmt: skip  # as the columns
         for cause in check.lines:
-            reason = f"  {cause.reason} ({cause.records:,} records)"
+            reason = f"  {cause.reason} ({counted(cause.records, 'record')})"
             blank = Text("")
             rows.append([Text(reason, "dim"), *[blank] * 4, Text(_signed(cause.tokens), "dim"), blank, blank])
     if rows:
@@ -113,8 +114,8 @@ def _tokens(tokens: TokenSection) -> None:
         note("No engine counters were sampled in this period.")
     for gap in tokens.unsampled:
         note(
-            f"{clean(gap.engine)}: {gap.records:,} records from {clean(gap.start)} to {clean(gap.to)} have "
-            "no engine counters to compare with."
+            f"{clean(gap.engine)}: no engine counters to compare {counted(gap.records, 'record')} with, from "
+            f"{clean(gap.start)} to {clean(gap.to)}."
         )
 
 

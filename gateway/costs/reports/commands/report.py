@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from adapters.wording import counted
 from gateway.commands.client import Api, Json, UsageError
 from gateway.commands.output import note, note_incomplete
 from gateway.commands.session import Session, command
@@ -157,7 +158,7 @@ def _file(session: Session, params: Json, output: Path | None) -> None:
             "format": params["format"],
             **completeness.model_dump(exclude_defaults=True),
         }
-        session.result(body, lambda _: note(f"{output}: {saved.rows:,} rows, {saved.size:,} bytes."))
+        session.result(body, lambda _: note(f"{output}: {counted(saved.rows, 'row')}, {saved.size:,} bytes."))
     note_incomplete(completeness)
 
 

@@ -11,6 +11,7 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from adapters.wording import counted
 from gateway.commands.output import clean, console, note, note_incomplete, show, table
 from gateway.costs.reports.commands.rounding import cents_of, places_for, rounded, summed
 from gateway.costs.reports.schemas.costs import (
@@ -258,7 +259,7 @@ def _remarks(report: CostReport) -> Iterator[str]:
             f"which saved {saved}, compared with one that never stops."
         )
     if report.rejected:
-        requests = "1 request was" if report.rejected == 1 else f"{report.rejected:,} requests were"
+        requests = counted(report.rejected, "request was", "requests were")
         yield f"{requests} rejected before reaching an engine and cost nothing."
     if report.weights == "uncalibrated" and report.rows:
         yield "GPU time is divided by uncalibrated weights (input to output 1:2); run florin calibrate."

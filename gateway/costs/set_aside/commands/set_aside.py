@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from adapters.wording import counted
 from gateway.commands.output import clean, note, say, show, table
 from gateway.commands.session import REFUSED, Session, command, confirm
 from gateway.costs.set_aside.schemas import Exclusion, HourSetAside
@@ -60,9 +61,14 @@ def exclude(
 
 
 def _excluded(exclusion: Exclusion) -> None:
-    say(f"{exclusion.quarantined:,} records quarantined.")
+    say(f"{counted(exclusion.quarantined, 'record')} quarantined.")
     if exclusion.kept:
-        note(f"{exclusion.kept:,} records belong to closed months and stay; the figures do not change.")
+        kept = counted(
+            exclusion.kept,
+            "record belongs to a closed month and stays",
+            "records belong to closed months and stay",
+        )
+        note(f"{kept}; the figures do not change.")
     if exclusion.set_aside:
         note(
             f"{clean(exclusion.engine)} at {clean(exclusion.hour)} still cannot be rolled up: "

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from adapters.wording import counted
 from gateway.commands.client import Json, UsageError, segment
 from gateway.commands.download import download
 from gateway.commands.options import with_options
@@ -107,7 +108,7 @@ def statements(
         download(session.api, f"/finance/v1/statements/{segment(sums.tenant)}", params, path)
         files.append(str(path))
     body = {"month": month, "files": files}
-    session.result(body, lambda _: note(f"{output}: {len(files):,} statements."))
+    session.result(body, lambda _: note(f"{output}: {counted(len(files), 'statement')}."))
 
 
 @command(app, "invoice")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from adapters.wording import counted
 from gateway.commands.client import ApiError, UsageError
 from gateway.commands.output import clean, console, say, show, table
 from gateway.commands.session import Session, command
@@ -241,7 +242,7 @@ def _people(conversion: Conversion) -> None:
     ]
     show(table(columns, rows, right=columns[2:]))
     if len(modules) > _SHOWN_MODULES:
-        say(f"… and {len(modules) - _SHOWN_MODULES} modules with smaller errors; --json has all.")
+        say(f"… and {counted(len(modules) - _SHOWN_MODULES, 'module')} with smaller errors; --json has all.")
     say("")
     ranks = [(r.rank, _share(r.error)) for r in conversion.ranks]
     show(table(("if all were at rank", "error"), ranks, right=("if all were at rank", "error")))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from adapters.wording import counted
 from gateway.commands.client import Json
 from gateway.commands.output import clean, facts, findings_table, note, say, show, table, when
 from gateway.evaluations.schemas import LastEvaluation, ListedEvaluation
@@ -110,7 +111,7 @@ def show_switch(body: Adapter) -> None:
 
 
 def show_scale(body: ScaledAdapter) -> None:
-    say(f"{clean(body.adapter)} has {_replicas(body)} replicas.")
+    say(f"Replicas of {clean(body.adapter)}: {_replicas(body)}.")
     for warning in body.warnings:
         note(f"Warning: {clean(warning)}.")
 
@@ -232,7 +233,7 @@ def guard_terms(guard: GuardTerms) -> str:
     return (
         f"more than {guard.max_error_rate:.3g} of requests fail, or take over "
         f"{guard.max_latency_ratio:g} times as long, within {_time(guard.window_seconds)}, from "
-        f"{guard.min_requests} requests on{then}"
+        f"{counted(guard.min_requests, 'request')} on{then}"
     )
 
 

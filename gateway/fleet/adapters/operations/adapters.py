@@ -25,6 +25,7 @@ from adapters.registry.ingest import NO_TERMS, Upload
 from adapters.registry.transaction import Proposal
 from adapters.sources.public_uri import scheme_of
 from adapters.store.protocol.registry import AuditNote, Change
+from adapters.wording import counted
 from gateway.costs.manual_lines.store import end_fees
 from gateway.errors import FlorinError
 from gateway.evaluations import operations as evaluations
@@ -226,9 +227,8 @@ def unreachable(state: State, adapter: Adapter) -> list[str]:
     if len(able) >= adapter.min_replicas:
         return []
     which = f" with {shown(requires)}" if shown(requires) else ""
-    return [
-        f"{adapter.name} can be on {len(able)} engines{which}, fewer than the {adapter.min_replicas} wanted"
-    ]
+    engines = f"{counted(len(able), 'engine')}{which}"
+    return [f"{adapter.name} can be on {engines}, fewer than the {adapter.min_replicas} wanted"]
 
 
 async def retire(state: State, name: AdapterName, number: int, *, authority: Authority) -> Version:

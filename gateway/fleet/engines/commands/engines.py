@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from adapters.wording import counted
 from gateway.commands.client import Json, segment
 from gateway.commands.options import with_options
 from gateway.commands.output import busy, clean, label_pairs, note, say, show, table
@@ -198,7 +199,8 @@ def _state(session: Session, name: str, state: str) -> None:
 def _trusted(trusted: TrustedEngine) -> None:
     say(
         f"{clean(trusted.engine)} is now the reference for {clean(trusted.base)}; "
-        f"{trusted.fingerprints_forgotten} versions get new references at their next loads."
+        f"{counted(trusted.fingerprints_forgotten, 'version gets', 'versions get')} new references at the "
+        "next load."
     )
 
 

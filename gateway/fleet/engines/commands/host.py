@@ -25,6 +25,7 @@ from adapters.engine_agent.handover import SIGNALS as HELD_BACK
 from adapters.engine_agent.handover import AgentHandover, HandoverError, Successor
 from adapters.engine_agent.state import AgentState, HostConfig
 from adapters.errors import RejectedError
+from adapters.wording import counted
 from gateway.commands import log
 from gateway.commands.client import Json, UsageError
 from gateway.commands.output import clean, note, say
@@ -203,7 +204,7 @@ def show_dry(launch: engine_flags.Launch, on: gpus.Gpus) -> None:
     note_additions(launch)
     assigned = " ".join(f"{name}={shlex.quote(value)}" for name, value in launch.environment.items())
     say(f"{assigned} {shlex.join(launch.command)}")
-    slots = f"{launch.slots} slots, ranks up to {launch.max_rank}"
+    slots = f"{counted(launch.slots, 'slot')}, ranks up to {launch.max_rank}"
     note(f"Registers as {clean(launch.names[0])} on {on.count} x {clean(on.type)}, {slots}.")
 
 

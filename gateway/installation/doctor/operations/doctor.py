@@ -16,6 +16,7 @@ from adapters.reconcile.artifact_gc import held, plan
 from adapters.reconcile.diagnosis import Diagnosis, EngineObservation, FleetObservation
 from adapters.reconcile.drift import of_engines
 from adapters.reconcile.registry_checks import of_registry
+from adapters.wording import counted
 from gateway.installation.doctor.operations.exposure_checks import of_exposure
 from gateway.installation.doctor.operations.installation_checks import (
     of_conditions,
@@ -87,8 +88,9 @@ def bounded(diagnoses: Sequence[Diagnosis]) -> list[Diagnosis]:
 def of_churn(changes: Changes) -> Diagnosis:
     undone = changes.share_undone
     message = (
-        f"{changes.loads} loads and {changes.evictions} evictions in the last ten minutes, {undone:.0%} of "
-        "them undone within a minute."
+        f"{counted(changes.loads, 'load')} and {counted(changes.evictions, 'eviction')} in the last ten "
+        "minutes, "
+        f"{undone:.0%} of them undone within a minute."
     )
     if changes.loads + changes.evictions < _FEW_CHANGES or undone <= _MUCH_UNDONE:
         return Diagnosis("placement_churn", "ok", "", message)
@@ -105,7 +107,8 @@ def of_suspects(state: State) -> list[Diagnosis]:
             "engine_deaths",
             "problem",
             adapter or tenant,
-            f"Requests of {tenant} were on {deaths} engines that died; new ones are refused for {left:.0f} s",
+            f"Requests of {tenant} were on {counted(deaths, 'engine')} that died; new ones are refused "
+            f"for {left:.0f} s",
             "Find the request that kills engines, in the engines' logs of that time, and report it to vLLM. "
             "Until then the tenant must not send it.",
         )
@@ -169,7 +172,7 @@ def of_budgets(state: State) -> list[Diagnosis]:
 def of_gateways(gateways: Iterable[Announcement], now: int) -> Iterator[Diagnosis]:
     """Which build each gateway runs, and whose workers died lately. `now`: Unix microseconds."""
     for gateway in gateways:
-        workers = f"{gateway.workers} worker{'s' if gateway.workers > 1 else ''}"
+        workers = counted(gateway.workers, "worker")
         build = f"Florin {gateway.version} (commit {gateway.commit or 'unknown'})"
         yield Diagnosis(
             "gateway", "ok", gateway.name, f"{build}, {workers}, up {_ago(now - gateway.started)}."
@@ -179,11 +182,11 @@ def of_gateways(gateways: Iterable[Announcement], now: int) -> Iterator[Diagnosi
 
 
 def _deaths(gateway: Announcement, now: int) -> Diagnosis:
-    count, last = len(gateway.deaths), gateway.deaths[-1]
+    last = gateway.deaths[-1]
     killed = ", killed, often for lack of memory" if last.code == _KILLED else ""
     return Diagnosis(
         "worker_restarts", "warning", gateway.name,
-        f"{'A worker' if count == 1 else f'{count} workers'} died within the last hour and had to be "
+        f"{counted(len(gateway.deaths), 'worker')} died within the last hour and had to be "
         f"replaced, the last {_ago(now - last.died_at)} ago (exit code {last.code}{killed}).",
         "See the gateway's log of that time, and the kernel's (dmesg). The requests that ran there were cut "
         "off; their usage is recorded.",

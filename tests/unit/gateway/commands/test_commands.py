@@ -291,7 +291,7 @@ CASES = [
     (
         ("engine", "trust", "a1", "--yes"), "POST", "/admin/v1/engines/a1/trust", None,
         {"engine": "a1", "base": "llama", "fingerprints_forgotten": 3},
-        "a1 is now the reference for llama; 3 versions get new references at their next loads.",
+        "a1 is now the reference for llama; 3 versions get new references at the next load.",
     ),
     (("engine", "remove", "a1"), "DELETE", "/admin/v1/engines/a1", None, {"name": "a1", "removed": True}, "Engine a1 removed."),
     (("placement",), "GET", "/admin/v1/placement", None, {"data": [PLACEMENT]}, "3 free"),

@@ -24,7 +24,7 @@ def test_adapters_with_their_loads_and_slots(fake):
     assert lines[1] == ["acme/support", "1,200", "663.00", "4", "-", "744.00", "2", "278.07"]
     assert lines[2][:3] == ["1", "rarely", "used"]
     assert lines[3][:2] == ["all", "2"]
-    assert "1 more adapters" in done.stderr
+    assert "1 more adapter:" in done.stderr
     assert "part of no bill" in done.stderr
     assert "florin calibrate" in done.stderr
     assert json.loads(fake.florin("cost", "adapters", "--month", "2026-10", "--json").stdout) == body

@@ -36,7 +36,7 @@ def test_with_both_everything_is_checked(proof):
     checks = verify_proof(proof, reversed(MINE), proof["seal"].upper() + "\n")
     names = ("seal", "header", "statement", "amounts", "records", "tokens", "quantities")
     assert results(checks) == {**dict.fromkeys(names, True), "other amounts": None}
-    assert "covers these 3 records and no others" in next(c.detail for c in checks if c.name == "records")
+    assert "covers the 3 records given and no others" in next(c.detail for c in checks if c.name == "records")
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_what_was_forged_is_named(proof, change, failed):
 @pytest.mark.parametrize(
     ("records", "says"),
     [
-        (MINE[:2], "covers 3 records; 2 are given"),
+        (MINE[:2], "covers 3 records; given: 2"),
         ([*MINE, *THEIRS], "not acme's"),
-        ([MINE[0], MINE[1], {**MINE[2], "prompt_tokens": 11}], "At least one of the 3"),
-        ([MINE[0], MINE[1], MINE[1]], "At least one of the 3"),
+        ([MINE[0], MINE[1], {**MINE[2], "prompt_tokens": 11}], "Of 3 records, at least one"),
+        ([MINE[0], MINE[1], MINE[1]], "Of 3 records, at least one"),
     ],
 )
 def test_records_that_are_not_those_that_it_covers(proof, records, says):

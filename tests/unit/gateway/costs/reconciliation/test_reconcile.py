@@ -156,7 +156,7 @@ def test_a_quarantined_record_concerns_its_own_month_until_it_is_dismissed(novem
     again = record("r", dispatched=FIRST * HOUR, ended=FIRST * HOUR + 2)
     november.insert([again])
     assert run(november, month="2026-10")["completeness"]["quarantined"] == {}
-    assert run(november)["unexplained"][-1].startswith("1 records are quarantined")
+    assert run(november)["unexplained"][-1].startswith("1 record is in quarantine")
     dismiss(november, [again.id], reason="Shipped twice", now=1, by="key-1")
     assert (run(november)["completeness"]["quarantined"], run(november)["ok"]) == ({}, True)
 

@@ -120,7 +120,7 @@ def test_on_each_database_what_nobody_touched_is_right_and_what_somebody_did_is_
         (
             "INSERT INTO audit_log SELECT 'forged', digest, 1, 1, actor, action, subject, '', '' FROM audit_log LIMIT 1",
             "audit log",
-            "1 entries were added past Florin, like forged",
+            "1 entry was added past Florin, like forged",
         ),
         ("DELETE FROM ledger_chain WHERE number = 3", "chain", "entry 4 follows entry 2"),
         ("UPDATE ledger_chain SET content = '' WHERE kind = 'bill'", "chain", "was changed"),

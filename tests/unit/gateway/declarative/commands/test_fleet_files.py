@@ -28,7 +28,7 @@ def test_a_valid_file_says_what_it_needs_of_the_installation(fake, file: Path):
     file.write_text(VALID)
     result = fake.florin("fleet-file", "check", str(file))
     assert result.exit_code == 0
-    assert result.stdout == f"{file} is valid: 1 tenants, 1 adapters.\n"
+    assert result.stdout == f"{file} is valid: tenants 1, adapters 1.\n"
     assert "would refuse adapter corgi/x: There is no tenant 'corgi'" in result.stderr
     assert fake.asked == []
 

@@ -190,7 +190,7 @@ def test_a_proof_is_fetched_with_its_records_and_checked_without_a_gateway(fake,
     )
     checked = florin(*args)
     assert checked.exit_code == 0
-    assert "covers these 3 records and no others" in checked.stdout
+    assert "covers the 3 records given and no others" in checked.stdout
     changed = lines.read_text().replace('"prompt_tokens": 10', '"prompt_tokens": 9', 1)
     for text, code in (
         (json.dumps(records, indent=1), 0),

@@ -148,7 +148,7 @@ CASES = (
             "2026-11-0a1b2c3d gpu-a H100 on demand billed for hours", "records with the engine's final counts 42",
             "records in quarantine 2 differs", "Reconciled: all but at most 0.10 percent of the bill is matched or accepted.",
         ),
-        ('To accept: florin cost accept LINE --reason "…"', "gpu-b: 5 records from f to t have no engine counters"),
+        ('To accept: florin cost accept LINE --reason "…"', "gpu-b: no engine counters to compare 5 records with, from f to t."),
     ),
     Case(f"{RECONCILE} --accounts", {PATH: RECONCILED}, ("billed at 2.50, by the price book 2.75 per GPU-hour",)),
     Case(RECONCILE, {PATH: UNEXPLAINED}, notes=("Not reconciled: gpu-a counted 7 input",), document=UNEXPLAINED, code=1),

@@ -80,11 +80,11 @@ CASES = [
     (
         ("scale", "acme/support", "--min", "2", "--max", "4"),
         "PUT", f"{PATH}/replicas", {"min_replicas": 2, "max_replicas": 4},
-        {**ADAPTER, "min_replicas": 2, "max_replicas": 4, "warnings": []}, "acme/support has 2 to 4 replicas.",
+        {**ADAPTER, "min_replicas": 2, "max_replicas": 4, "warnings": []}, "Replicas of acme/support: 2 to 4.",
     ),
     (
         ("scale", "acme/support", "--no-max"),
-        "PUT", f"{PATH}/replicas", {"max_replicas": None}, {**ADAPTER, "warnings": []}, "at least 0 replicas",
+        "PUT", f"{PATH}/replicas", {"max_replicas": None}, {**ADAPTER, "warnings": []}, "Replicas of acme/support: at least 0",
     ),
     (
         ("update", "acme/support", "--cost-centre", "none"),
