@@ -22,7 +22,9 @@ from deploy.demo.cache import cache_home, locked
 from deploy.demo.engine_env import EngineEnv, ensure_engine_env
 from deploy.demo.engines import EngineOptions, Fleet
 from deploy.demo.model import DemoModel, ensure_demo_model
+from tests.engine.forked import forking_engines
 from tests.support.collector import Collector, collecting
+from tests.support.fork_server import SUPPORTED
 from tests.support.harness import Gateway, running_gateway
 from tests.support.waiting import PATIENCE_S
 
@@ -67,8 +69,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def engine_env() -> EngineEnv:
-    return ensure_engine_env(Console(stderr=True))
+def engine_env() -> Iterator[EngineEnv]:
+    env = ensure_engine_env(Console(stderr=True))
+    if env.gpus or not SUPPORTED:
+        yield env
+        return
+    with forking_engines(env):
+        yield env
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,7 @@ from typing import Any
 
 from adapters.checks.architectures import table
 from deploy.demo.engine_env import engine_environ
+from tests.support.forking import FORKED
 from tests.support.forms import LONG
 
 ROOT = Path(__file__).parents[2]
@@ -18,7 +19,7 @@ SOME = (
     "DeepseekV2ForCausalLM", "GptOssForCausalLM", "JambaForCausalLM", "LlamaForCausalLM", "Qwen2_5_VLForConditionalGeneration",
 )  # fmt: skip
 COMPARED = sorted(table()["architectures"]) if LONG else SOME
-PROGRAM = """
+PROGRAM = f"""{FORKED}
 import contextlib, sys
 from tests.tools.architectures import compare, probe
 compare.main(sys.argv[1:])

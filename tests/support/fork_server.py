@@ -28,7 +28,7 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NoReturn
@@ -56,22 +56,32 @@ class Job:
     folder: str
     umask: int
     new_session: bool
+    group: int
+    """As `Popen` has it; -1: the starter's."""
     fds: tuple[int, ...]
     """The numbers under which the process has the descriptors that come with the request."""
 
 
 def main(fd: int, libraries: Sequence[str]) -> None:
+    def load() -> None:
+        for name in (*_preloaded(), *libraries):
+            importlib.import_module(name)
+        _build_routes()
+
+    run(fd, load)
+
+
+def run(fd: int, load: Callable[[], None], prepare: Callable[[], None] = lambda: None) -> None:
+    """Load, then serve. What is forked calls `prepare` first."""
     # It may be multiprocessing that asks first, which blocks SIGINT and SIGTERM while it starts its tracker: what is
     # forked would never hear them, nor would Valkey hear that its gateway was killed.
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the tests and for what they started
-    for name in (*_preloaded(), *libraries):
-        importlib.import_module(name)
-    _build_routes()
+    load()
     gc.collect()
     gc.freeze()
     assert len([*Path("/proc/self/task").iterdir()]) == 1, "a thread would be missing in what is forked"
-    serve(socket.socket(fileno=fd))
+    serve(socket.socket(fileno=fd), prepare)
 
 
 def _preloaded() -> list[str]:
@@ -103,7 +113,7 @@ def pair() -> tuple[socket.socket, socket.socket]:
     return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
 
 
-def serve(connection: socket.socket) -> None:
+def serve(connection: socket.socket, prepare: Callable[[], None] = lambda: None) -> None:
     """Fork what is asked for until the other end closes. Each request brings the socket for its answer, so that
     one whose test has been interrupted does not concern the next."""
     while True:
@@ -115,6 +125,7 @@ def serve(connection: socket.socket) -> None:
             pid = _fork_sibling()
             if pid == 0:
                 _become(job, fds[1:])
+                prepare()
                 _run(*job.words[:2])
             with contextlib.suppress(OSError):
                 answering.sendall(ANSWER.pack(pid))
@@ -141,6 +152,8 @@ def _become(job: Job, fds: list[int]) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if job.new_session:
         os.setsid()
+    if job.group >= 0:
+        os.setpgid(0, job.group)
     os.chdir(job.folder)
     os.umask(job.umask)
     os.environ.clear()

@@ -18,7 +18,7 @@ import pickle
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,24 +33,35 @@ _SPAWNED = ("from multiprocessing.spawn ", "from multiprocessing.resource_tracke
 """How the programs begin that `multiprocessing` starts."""
 FORKED = "# What this imports has been imported.\n"
 """The first line of a program for `python -c` that is to be forked."""
+Words = Callable[[list[str], dict[bytes, bytes]], tuple[str, ...] | None]
+"""A command and its environment → the words after `python`, if it is one that is forked."""
 _fork_exec = _posixsubprocess.fork_exec
 
 
 class Forking:
     """The client of a server. It serves only the process that made it: a forked child executes."""
 
-    def __init__(self, connection: Callable[[], socket.socket]) -> None:
+    def __init__(self, connection: Callable[[], socket.socket], words: Words | None = None) -> None:
         self._connection = functools.cache(connection)
+        self._words = words or _words
         self._owner = os.getpid()
+        self._otherwise = _posixsubprocess.fork_exec
+
+    @contextlib.contextmanager
+    def installed(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(subprocess, "_fork_exec", self.fork_exec)
+            patch.setattr(_posixsubprocess, "fork_exec", self.fork_exec)
+            yield
 
     def install(self) -> None:
         subprocess._fork_exec = _posixsubprocess.fork_exec = self.fork_exec  # type: ignore[attr-defined, assignment]
 
     def fork_exec(self, args: Sequence[Any], *rest: Any) -> int:
         """In place of `_posixsubprocess.fork_exec`, whose arguments these are."""
-        job = None if os.getpid() != self._owner else _job(args, rest)
+        job = None if os.getpid() != self._owner else _job(args, rest, self._words)
         if job is None:
-            return _fork_exec(args, *rest)
+            return self._otherwise(args, *rest)
         fds = [fd if fd >= 0 else number for number, fd in enumerate(_streams(rest))] + list(job.fds[3:])
         ours, theirs = socket.socketpair()
         with ours, theirs:
@@ -59,6 +70,8 @@ class Forking:
             pid: int = ANSWER.unpack(ours.recv(ANSWER.size))[0]
         if pid < 0:
             raise OSError(-pid, os.strerror(-pid))
+        if job.group >= 0:
+            os.setpgid(pid, job.group)  # as it does itself: whoever is first
         return pid
 
 
@@ -67,19 +80,18 @@ def _streams(rest: Sequence[Any]) -> tuple[int, int, int]:
     return rest[5], rest[8], rest[10]
 
 
-def _job(args: Sequence[Any], rest: Sequence[Any]) -> Job | None:
+def _job(args: Sequence[Any], rest: Sequence[Any], words_of: Words) -> Job | None:
     """What the server is to run; None if it cannot."""
     close_fds, kept, folder, variables = rest[1:5]
     error_pipe, _, new_session, group, gid, gids, uid, umask, preparation = rest[12:21]
-    words = _words([os.fsdecode(word) for word in args])
-    given = [group != -1, gid, gids, uid, preparation, not close_fds]
-    if words is None or any(given):
+    if any([gid, gids, uid, preparation, not close_fds]):
         return None
     pairs = (
         [variable.split(b"=", 1) for variable in variables] if variables is not None else os.environb.items()
     )
     environ = {bytes(name): bytes(value) for name, value in pairs}
-    if _of_the_interpreter(environ) != _of_the_interpreter(dict(os.environb)):
+    words = words_of([os.fsdecode(word) for word in args], environ)
+    if words is None:
         return None
     return Job(
         words=words,
@@ -87,12 +99,14 @@ def _job(args: Sequence[Any], rest: Sequence[Any]) -> Job | None:
         folder=os.fsdecode(folder) if folder is not None else os.getcwd(),  # noqa: PTH109  # as `exec` would
         umask=umask if umask >= 0 else _umask(),
         new_session=bool(new_session),
+        group=group,
         fds=(0, 1, 2, *(fd for fd in kept if fd > 2 and fd != error_pipe)),
     )
 
 
-def _words(command: list[str]) -> tuple[str, ...] | None:
-    """The command's words after `python`, if it is one that is forked."""
+def _words(command: list[str], environ: dict[bytes, bytes]) -> tuple[str, ...] | None:
+    if _of_the_interpreter(environ) != _of_the_interpreter(dict(os.environb)):
+        return None
     if command[0] == str(_FLORIN):
         return "-m", ENTRY, *command[1:]
     if command[0] != sys.executable:
@@ -118,15 +132,18 @@ def _umask() -> int:
     return int(status.partition("Umask:")[2].split()[0], 8)
 
 
-def _start(stack: contextlib.ExitStack, libraries: Sequence[str] = ()) -> socket.socket:
+def start(
+    stack: contextlib.ExitStack,
+    program: str,
+    python: str = sys.executable,
+    environ: Mapping[str, str] = os.environ,
+) -> socket.socket:
     """A connection to a server that runs until the end of the stack."""
     ours, theirs = pair()
-    program = f"from tests.support.fork_server import main; main({theirs.fileno()}, {libraries!r})"
-    environ = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # it would start threads, which no fork could copy
+    words = [python, "-c", program.format(fd=theirs.fileno())]
+    environ = {**environ, "OPENBLAS_NUM_THREADS": "1"}  # it would start threads, which no fork could copy
     with theirs:
-        server = subprocess.Popen(
-            [sys.executable, "-c", program], cwd=ROOT, env=environ, pass_fds=[theirs.fileno()]
-        )
+        server = subprocess.Popen(words, cwd=ROOT, env=environ, pass_fds=[theirs.fileno()])
     stack.enter_context(server)
     return stack.enter_context(ours)
 
@@ -137,10 +154,8 @@ def forking(libraries: Sequence[str] = ()) -> Iterator[None]:
     if not SUPPORTED:
         yield
         return
-    with contextlib.ExitStack() as stack, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(subprocess, "_fork_exec", _fork_exec)  # so that they are put back
-        patch.setattr(_posixsubprocess, "fork_exec", _fork_exec)
-        Forking(lambda: _start(stack, libraries)).install()
+    program = f"from tests.support.fork_server import main; main({{fd}}, {libraries!r})"
+    with contextlib.ExitStack() as stack, Forking(lambda: start(stack, program)).installed():
         yield
 
 

@@ -81,16 +81,12 @@ class Patches(MetaPathFinder):
         return spec
 
 
+PATCHES = {
+    "vllm.model_executor.models.registry": inspect_here,
+    "vllm.distributed.device_communicators.shm_broadcast": spin_briefly,
+}
 if sys.platform == "linux":
     end_with_parent()
     if cpu := os.environ.get("FLORIN_ENGINE_CPU"):
         fork_instead(cpu)
-        sys.meta_path.insert(
-            0,
-            Patches(
-                {
-                    "vllm.model_executor.models.registry": inspect_here,
-                    "vllm.distributed.device_communicators.shm_broadcast": spin_briefly,
-                }
-            ),
-        )
+        sys.meta_path.insert(0, Patches(PATCHES))

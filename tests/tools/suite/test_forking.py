@@ -14,7 +14,7 @@ import psutil
 import pytest
 
 from tests.support.fork_server import SUPPORTED
-from tests.support.forking import FORKED, Forking, _start
+from tests.support.forking import FORKED, Forking, start
 
 pytestmark = pytest.mark.skipif(not SUPPORTED, reason="everything is executed here")
 
@@ -100,7 +100,7 @@ def test_signals_that_are_blocked_where_the_server_starts_reach_what_it_forks(
     blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})
     with ExitStack() as stack:
         try:
-            connection = _start(stack)
+            connection = start(stack, "from tests.support.fork_server import main; main({fd}, ())")
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         forking = Forking(lambda: connection)
