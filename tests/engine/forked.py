@@ -11,13 +11,14 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from adapters.model import MAX_STOP_STRINGS
 from deploy.demo.engine_env import EngineEnv, engine_environ
 from tests.support.forking import FORKED, Forking, start
 
 SERVER = "from tests.engine.fork_server import main; main({fd})"
 READ_BY_IMPORTS = {
     "VLLM_TARGET_DEVICE": "cpu", "OMP_NUM_THREADS": "1", "TORCHDYNAMO_DISABLE": "1", "HF_HUB_OFFLINE": "1",
-    "VLLM_NO_USAGE_STATS": "1", "VLLM_LOGGING_LEVEL": "ERROR",
+    "VLLM_NO_USAGE_STATS": "1", "VLLM_MAX_STOP_STRINGS": str(MAX_STOP_STRINGS), "VLLM_LOGGING_LEVEL": "ERROR",
 }  # fmt: skip
 """All but the last, which is for the server, remain in force in what is forked."""
 
