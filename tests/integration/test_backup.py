@@ -73,7 +73,7 @@ def test_backup_wipe_restore(tmp_path: Path, model: Path):
         moved = tmp_path / "elsewhere"
         done = florin("restore", str(out), FLORIN_STATE_DIR=str(moved))
         assert done.returncode == 0, done.stderr
-        assert "1 tenants" in done.stdout
+        assert "1 tenant," in done.stdout
         with serving(moved) as gateway:
             assert answer(gateway.url, key) == "acme/support@v1"
             listed = gateway.json("audit", "list")
