@@ -189,12 +189,14 @@ class Transcript:
 
     def bill(self) -> None:
         self.title("Usage and cost of each customer, by GPU type (types and prices are made up)")
-        for _ in range(30):  # seconds: engines' time is recorded every ten
+        for _ in range(120):  # seconds: engines' time is recorded every ten
             report = self.installation.gateway.call("GET", "/finance/v1/costs", by="tenant,adapter,gpu_type")
-            if report["idle"]["totals"]["gpu_seconds"]:
+            idle = report["idle"]["totals"]["gpu_seconds"]
+            if idle:
                 break
             time.sleep(1)
         self.console.print(cost_table(report))
+        self.expect(bool(idle), "no unused time of engines was recorded")
         billed = {row["tenant"] for row in report["rows"] if row["completion_tokens"]}
         missing = {c.name for c in self.installation.customers} - billed
         self.expect(not missing, f"no usage recorded for {missing}")
