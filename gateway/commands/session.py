@@ -189,17 +189,8 @@ def with_failures(action: Callable[[], None], *, as_json: bool = False) -> None:
     """Run `action`; turn expected failures into a sentence and an exit code. `as_json` also prints a refusal,
     or that no gateway answers, as an object, so that scripts can read its code and findings."""
     try:
-        action()
+        _with_refusals(action, as_json=as_json)
         typer.echo(nl=False)  # flushes, so that an error of the output is met here
-    except UsageError as error:
-        output.fail(str(error))
-        raise typer.Exit(USAGE) from error
-    except (UnreachableError, ApiError) as error:
-        if as_json:
-            refusal = {"message": str(error), "code": error.code, "findings": list(error.findings)}
-            output.print_json({"error": refusal})
-        output.fail(str(error), () if as_json else error.findings)
-        raise typer.Exit(REFUSED if isinstance(error, ApiError) else UNREACHABLE) from error
     except OSError as error:
         if error.errno not in _UNWRITABLE:
             raise
@@ -208,6 +199,21 @@ def with_failures(action: Callable[[], None], *, as_json: bool = False) -> None:
         for stream in (1, 2):
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream)  # for what is still buffered
         raise typer.Exit(_BROKEN_PIPE if error.errno == errno.EPIPE else REFUSED) from error
+
+
+def _with_refusals(action: Callable[[], None], *, as_json: bool) -> None:
+    """Raises OSError, also where the refusal cannot be written."""
+    try:
+        action()
+    except UsageError as error:
+        output.fail(str(error))
+        raise typer.Exit(USAGE) from error
+    except (UnreachableError, ApiError) as error:
+        output.fail(str(error), () if as_json else error.findings)
+        if as_json:
+            refusal = {"message": str(error), "code": error.code, "findings": list(error.findings)}
+            output.print_json({"error": refusal})
+        raise typer.Exit(REFUSED if isinstance(error, ApiError) else UNREACHABLE) from error
 
 
 PriceYes = Annotated[

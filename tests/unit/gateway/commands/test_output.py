@@ -59,22 +59,28 @@ def test_times():
     assert [idle(s) for s in (None, 0.4, 59, 61, 7300, 200_000)] == ["", "0s", "59s", "1m", "2h", "2d"]
 
 
-def version(stdout, *, before=()):
-    """`florin --version` in a process of its own: its exit code, and what is on stderr."""
-    command = [*before, sys.executable, "-m", "gateway.cli", "--version"]
-    florin = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, check=False)
-    return florin.returncode, florin.stderr
+def florin(*words, stdout, before=()):
+    """The command in a process of its own: its exit code, and what is on stderr."""
+    command = [*before, sys.executable, "-m", "gateway.cli", *words]
+    ended = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, check=False)
+    return ended.returncode, ended.stderr
 
 
 def test_a_full_disk_is_a_sentence():
     with Path("/dev/full").open("w") as full:
-        assert version(full) == (1, b"florin: The output cannot be written: No space left on device.\n")
+        sentence = b"florin: The output cannot be written: No space left on device.\n"
+        assert florin("--version", stdout=full) == (1, sentence)
 
 
 def test_output_that_nobody_reads_ends_a_command_silently():
     reader, writer = os.pipe()
     os.close(reader)  # as `head -1` does
     with os.fdopen(writer, "w") as pipe:
-        assert version(pipe) == (141, b"")
+        assert florin("--version", stdout=pipe) == (141, b"")
+        refused = florin(
+            "tenant", "list", "--json", "--gateway", "http://127.0.0.1:9", "--key", "k", stdout=pipe
+        )
+    assert refused[0] == 141
+    assert refused[1].startswith(b"florin: No gateway answers at ")
     closed = ("sh", "-c", 'exec "$@" >&-', "sh")
-    assert version(None, before=closed) == (0, b"")
+    assert florin("--version", stdout=None, before=closed) == (0, b"")
