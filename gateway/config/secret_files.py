@@ -118,10 +118,12 @@ class _UniqueKeys(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002 - PyYAML's signature
         lines: dict[str, int] = {}
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue  # `port: {{ PORT }}`: PyYAML says where it is
+            line = key.start_mark.line + 1
             if key.value in lines:
-                place = f"line {key.start_mark.line + 1}: {key.value!r} is already in line {lines[key.value]}"
-                raise ValueError(place)
-            lines[key.value] = key.start_mark.line + 1
+                raise ValueError(f"line {line}: {key.value!r} is already in line {lines[key.value]}")
+            lines[key.value] = line
         return super().construct_mapping(node, deep)
 
 
@@ -129,7 +131,8 @@ class YamlWithFiles(YamlConfigSettingsSource):
     """florin.yaml, in which `redis_url_file` stands for the content of that file as `redis_url`."""
 
     def _read_file(self, file_path: Any) -> dict[str, Any]:
-        document = yaml.load(file_path.read_bytes(), _UniqueKeys) or {}  # noqa: S506  # a SafeLoader
+        with file_path.open("rb") as file:
+            document = yaml.load(file, _UniqueKeys) or {}  # noqa: S506  # a SafeLoader
         if not isinstance(document, dict):
             raise TypeError("it must map settings to values, like `port: 8080`")
         return document

@@ -46,6 +46,7 @@ def test_relative_directories_become_absolute(elsewhere: Path, monkeypatch: pyte
         ("a: [", "florin.yaml cannot be read"),
         ("- port", "florin.yaml cannot be read: it must map settings to values"),
         ("port: 1\nmax_n: 2\nport: 3", "cannot be read: line 3: 'port' is already in line 1"),
+        ("max_n: 2\nport: {{ PORT }}", 'found unhashable key\n.*florin.yaml", line 2'),
         ("wal_full: maybe", "FLORIN_WAL_FULL"),
         ("redis_url: http://a", "FLORIN_REDIS_URL"),
         ("redis_url: redis+sentinel://a,b", "FLORIN_REDIS_URL"),
