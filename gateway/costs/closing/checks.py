@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from sqlalchemy import Connection, func, select
 
+from adapters.wording import counted
 from gateway.costs.credits.store import first_open_credit
 from gateway.costs.manual_lines.lines import month_lines
 from gateway.costs.manual_lines.store import first_open_line, read_manual_lines
@@ -49,7 +50,9 @@ def stale_hours(connection: Connection, period: Period) -> int:
 
 def check_arrived(connection: Connection, month: str) -> None:
     if stale := stale_hours(connection, month_of(month)):
-        raise ClosingError(f"Usage of {month} is still arriving ({stale} engine-hours); try again.")
+        raise ClosingError(
+            f"Usage of {month} is still arriving ({counted(stale, 'engine-hour')}); try again."
+        )
 
 
 def check_set_aside(connection: Connection, month: str) -> None:
@@ -58,9 +61,10 @@ def check_set_aside(connection: Connection, month: str) -> None:
     if aside:
         first = aside[0]
         raise ClosingError(
-            f"{len(aside)} engine-hours up to the end of {month} are set aside because of implausible "
-            f"usage; the first is {first}. See florin cost set-aside. To quarantine the implausible records "
-            f"and roll up the rest of the hour: florin cost exclude {first.engine} {hour_text(first.hour)}"
+            f"{counted(len(aside), 'engine-hour is', 'engine-hours are')} set aside because of implausible "
+            f"usage, up to the end of {month}; the first is {first}. See florin cost set-aside. To "
+            "quarantine the implausible records and roll up the rest of the hour: florin cost exclude "
+            f"{first.engine} {hour_text(first.hour)}"
         )
 
 

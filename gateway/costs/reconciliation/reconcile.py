@@ -63,7 +63,8 @@ def _completeness_findings(complete: dict[str, Any]) -> list[str]:
         for aside in complete["set_aside"][:_SHOWN]
     ]
     if (more := len(complete["set_aside"]) - _SHOWN) > 0:
-        findings.append(f"{more:,} more engine-hours are set aside: florin cost set-aside.")
+        hours = counted(more, "more engine-hour is", "more engine-hours are")
+        findings.append(f"{hours} set aside: florin cost set-aside.")
     if complete["implausible"]:
         findings.append(
             f"{counted(complete['implausible'], 'record has', 'records have')} implausible token counts."

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, func, select
 
+from adapters.wording import counted
 from gateway.costs.export.files import MissingPriceError, export
 from gateway.costs.export.foreign import MOST_CLOUDZERO_ROWS
 from gateway.costs.export.spool import PREFIX
@@ -52,7 +53,7 @@ def write_due(ledger: Ledger, schedule: Schedule, now: int, room: Room) -> list[
     the roll-ups are up to date: nobody looks at whether such a file is complete. Raises
     LedgerUnavailableError."""
     if pending := roll(ledger, now, patience=_ROLL_SECONDS).pending:
-        return [f"{pending:,} engine-hours are not rolled up yet."]
+        return [f"{counted(pending, 'engine-hour is', 'engine-hours are')} not rolled up yet."]
     failed = []
     for month, state in due_now(ledger, schedule, now):
         try:

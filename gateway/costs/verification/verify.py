@@ -228,8 +228,12 @@ def _rollups(connection: Connection, stored: StoredPeriod) -> ProofCheck:
         wrong = f"a row of the month was changed, added or removed: digest {computed}"
         return ProofCheck("roll-ups", ok=False, detail=wrong)
     if differing := differing_sums(connection, stored.cover.month):
-        wrong = f"{differing:,} sums of days, which reports read, are not those of the rows"
-        return ProofCheck("roll-ups", ok=False, detail=wrong)
+        sums = counted(
+            differing,
+            "sum of days, which reports read, is not that of the rows",
+            "sums of days, which reports read, are not those of the rows",
+        )
+        return ProofCheck("roll-ups", ok=False, detail=sums)
     return ProofCheck("roll-ups", ok=True, detail="The month's roll-up rows match their hash.")
 
 
@@ -316,10 +320,10 @@ def _cents(stored: StoredPeriod) -> ProofCheck:
 def _attribution(ledger: Ledger, month: str, progress: Progress) -> ProofCheck:
     divided = recompute_hours(ledger, month, progress)
     if divided.differences or not divided.skipped:
-        right = f"Recomputing {divided.compared:,} engine-hours gives the same rows."
+        right = f"Recomputing {counted(divided.compared, 'engine-hour')} gives the same rows."
         return _said("attribution", divided.differences, right)
-    waiting = f"Not checked: {divided.skipped:,} engine-hours await correction; the others agree."
-    return ProofCheck("attribution", None, waiting)
+    waiting = counted(divided.skipped, "engine-hour awaits", "engine-hours await")
+    return ProofCheck("attribution", None, f"Not checked: {waiting} correction; the others agree.")
 
 
 def _records(ledger: Ledger, stored: StoredPeriod, progress: Progress) -> list[ProofCheck]:

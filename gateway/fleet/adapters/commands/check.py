@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from adapters.wording import counted
 from gateway.commands.client import Json, UsageError
 from gateway.commands.options import with_options
 from gateway.commands.output import busy, clean, facts, fail, findings_table, say, show
@@ -69,7 +70,7 @@ def _people(checked: CheckedAdapter) -> None:
     findings = [finding.model_dump() for finding in checked.findings]
     if checked.facts is None:
         errors = sum(finding.severity == "error" for finding in checked.findings)
-        fail(f"{checked.path} would be refused: {errors} checks failed.", findings)
+        fail(f"{checked.path} would be refused: {counted(errors, 'check')} failed.", findings)
         return
     if findings:
         show(findings_table(findings))

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from adapters.wording import counted
 from gateway.commands.client import Api, ApiError, Json, UnreachableError, UsageError, segment
 from gateway.commands.options import with_options
 from gateway.commands.output import clean, console, idle, note, say, show, table
@@ -156,7 +157,7 @@ class _ProgressLine:
 
 def _running(drain: Drain) -> str:
     running = drain.in_flight
-    return f"{running} request{'s' * (running != 1)} still running" if running else "releasing its slots"
+    return f"{counted(running, 'request')} still running" if running else "releasing its slots"
 
 
 def show_plan(drain: Drain) -> None:
@@ -219,7 +220,7 @@ def _drained(drain: Drain) -> None:
 
 
 def _adapters(count: int) -> str:
-    return f"{count} adapter{'s' * (count != 1)}"
+    return counted(count, "adapter")
 
 
 def _path(name: str) -> str:

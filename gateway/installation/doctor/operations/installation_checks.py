@@ -12,6 +12,7 @@ from adapters.model import Engine
 from adapters.reconcile.diagnosis import Diagnosis
 from adapters.registry.artifacts import ArtifactStore
 from adapters.store.protocol.coordination import CoordinationStore, ServerInfo
+from adapters.wording import counted
 from gateway.costs.maintenance.health import LedgerHealth, health
 from gateway.costs.periods import iso
 from gateway.costs.prices.book import PriceBook
@@ -158,8 +159,8 @@ def _maintenance(ledger: LedgerHealth) -> Iterator[Diagnosis]:
     if ledger.first is not None:
         yield Diagnosis(
             "set_aside_hours", "problem", ledger.first.engine,
-            f"{ledger.set_aside:,} engine-hours cannot be rolled up, and are in no report and no bill; the "
-            f"first is {ledger.first}.",
+            f"{counted(ledger.set_aside, 'engine-hour is', 'engine-hours are')} set aside and in no report "
+            f"or bill; the first is {ledger.first}.",
             "Run `florin cost set-aside` to list them, and `florin cost exclude` to quarantine their "
             "implausible records. Check the engine that reported such counts.",
         )  # fmt: skip
@@ -236,8 +237,8 @@ def of_disk(artifacts: ArtifactStore, largest: int) -> list[Diagnosis]:
     if others:
         shared = Diagnosis(
             "artifact_dir", "warning", "",
-            f"{where} serves {len(others)} other installation(s) too, so files of removed and retired "
-            "versions are never deleted.",
+            f"{where} serves {counted(len(others), 'other installation')} too, so files of removed and "
+            "retired versions are never deleted.",
             "Give each installation a FLORIN_ARTIFACT_DIR or FLORIN_ARTIFACT_BUCKET of its own. If the other "
             f"is gone for good, remove its mark: {', '.join(str(mark) for mark in others[:3])}.",
         )  # fmt: skip

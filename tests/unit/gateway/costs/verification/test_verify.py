@@ -230,7 +230,7 @@ def test_an_hour_that_waits_to_be_corrected_is_said(copied):
     with copied.write() as connection:
         connection.execute(text(f"INSERT INTO dirty_hours VALUES ({OCTOBER}, 'a', 'H100', 2, 1)"))
     [check] = [c for v in verify(copied) for c in v.checks if c.ok is None]
-    assert (check.name, check.detail[:37]) == ("attribution", "Not checked: 1 engine-hours await cor")
+    assert (check.name, check.detail[:37]) == ("attribution", "Not checked: 1 engine-hour awaits cor")
 
 
 def test_whether_raw_records_were_pruned_is_said(copied):
