@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from adapters.model import SlotState
 from adapters.placement.plan_draft import Draft, meets
 from adapters.placement.planned_fleet import FleetSnapshot, Move, PlanLimits, PlannedVersion
+from adapters.wording import counted
 
 _LIMITS = PlanLimits()
 
@@ -83,7 +84,7 @@ def _missing(draft: Draft, version: PlannedVersion) -> Iterator[Move]:
         and len(replicas) < most
         and (targets := draft.targets(version, evict=True))
     ):
-        reason = f"{have} replicas, at least {least} wanted"
+        reason = f"{counted(have, 'replica')}, at least {least} wanted"
         yield Move("replicate", version.name, targets[0].name, reason)
     domains = {draft.engines[name].domain for name in replicas}
     if len(domains) < least <= len(replicas) < most:

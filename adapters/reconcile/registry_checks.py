@@ -44,8 +44,8 @@ def _serving_statuses(view: FleetObservation) -> Iterator[Diagnosis]:
         else:
             yield Diagnosis(
                 "version_failed", status, version.id,
-                f"{sentence(refused.reason)}{where} {refused.attempts} loads have failed; the next try is "
-                f"{due(refused, view.now)}. Callers get load_failed.",
+                f"{sentence(refused.reason)}{where} {counted(refused.attempts, 'load has', 'loads have')} "
+                f"failed; the next try is {due(refused, view.now)}. Callers get load_failed.",
                 "Find the reason in the engine's log. Then add a version that loads, or roll back: "
                 f"florin adapter rollback {version.adapter}",
             )  # fmt: skip

@@ -18,6 +18,7 @@ from typing import Any
 
 from sqlalchemy import Connection, insert, select, update
 
+from adapters.wording import counted
 from gateway.costs.allocation import AllocationPolicy
 from gateway.costs.closing.checks import (
     GRACE,
@@ -143,7 +144,8 @@ def _flush(ledger: Ledger, period: Period, now: int, progress: Progress) -> None
         left = _stale(ledger, period)
         if left >= stale and not rolled:
             raise ClosingError(
-                f"{left} engine-hours of the month or before cannot be rolled up; check the gateway's log."
+                f"{counted(left, 'engine-hour')} of the month or before cannot be rolled up; check the "
+                "gateway's log."
             )
         stale, most = left, max(left, most)
 
