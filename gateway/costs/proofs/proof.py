@@ -192,7 +192,7 @@ def _records_checks(statement: Mapping[str, Any], records: list[Mapping[str, Any
     if count != covered:
         detail = f"The statement covers {counted(covered, 'record')}; given: {count:,}."
     else:
-        detail = f"Of {counted(count, 'record')}, at least one is not as the statement covers it."
+        detail = "At least one of the records given is not as the statement covers it."
     return [ProofCheck("records", ok=False, detail=detail)]
 
 
