@@ -1,7 +1,8 @@
 """Common to all commands: the gateway's URL, the key, `--json`, and error handling.
 
 A command is a plain function whose first parameter is a Session; `command` gives it the common options and
-turns expected failures into one sentence on stderr and an exit code: 1 refused, 2 usage, 3 unreachable.
+turns expected failures into one sentence on stderr and an exit code: 1 refused, 2 usage, 3 unreachable. If
+nobody reads the output any more, it ends silently with 141.
 """
 
 from __future__ import annotations
@@ -187,7 +188,7 @@ _UNWRITABLE: Final = {errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EPIPE}
 
 def with_failures(action: Callable[[], None], *, as_json: bool = False) -> None:
     """Run `action`; turn expected failures into a sentence and an exit code. `as_json` also prints a refusal,
-    or that no gateway answers, as an object, so that scripts can read its code and findings."""
+    or an unreachable gateway, as an object, so that scripts can read its code and findings."""
     try:
         _with_refusals(action, as_json=as_json)
         typer.echo(nl=False)  # flushes, so that an error of the output is met here

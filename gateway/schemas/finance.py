@@ -10,7 +10,6 @@ from pydantic import AfterValidator, Field, WithJsonSchema
 from gateway.schemas.base import Answer
 
 Money = Annotated[str, Field(description="In the report's currency: an exact decimal.", examples=["12.50"])]
-
 Hours = Annotated[str, Field(description="An exact decimal.", examples=["744.00"])]
 Start = Annotated[str, Field(alias="from", description="ISO 8601, UTC; inclusive.")]
 End = Annotated[str, Field(description="ISO 8601, UTC; exclusive.")]
