@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from starlette.responses import Response
 
-from adapters.wording import counted
 from gateway.console.api_client import ApiError
 from gateway.console.pages.fleet.drain import DrainProgress
 from gateway.console.pages.fleet.rows import EngineRow, Slots, Tile, engine_rows, feed, tiles
@@ -121,8 +120,8 @@ async def restart(visit: Visit) -> Response:
 async def trust(visit: Visit) -> Response:
     name = visit.params["engine"]
     trusted = await visit.api.post(f"/admin/v1/engines/{name}/trust", None, TrustedEngine)
-    versions = counted(trusted.fingerprints_forgotten, "version gets", "versions get")
-    notice = f"Engine {name} is now the reference for {trusted.base}; {versions} new references."
+    versions = f"Versions that get new references: {trusted.fingerprints_forgotten}."
+    notice = f"Engine {name} is now the reference for {trusted.base}. {versions}"
     return visit.see(f"/console/fleet/{name}", notice)
 
 
