@@ -11,7 +11,7 @@ FAST := tests/unit tests/contract tests/property tests/integration tests/field t
 ON_A_SECOND_PYTHON := $(addprefix tests/unit/adapters/,checks engine_agent reconcile security sources) \
   $(addprefix tests/unit/gateway/,dataplane dialects fields routing tenants)
 # Most fast tests wait for most of their time: more of them than processors run at once. What is left of a worker's
-# tests when another has none goes to that one; each begins with slow ones (tests/conftest.py).
+# tests when another has none goes to that one (tests/conftest.py).
 WORKERS ?= 5
 PYTEST_FAST = $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal $(FAST)
 PYTEST_ENGINE = $(BIN)/python -m pytest tests/engine

@@ -50,8 +50,8 @@ for _class in (redis.asyncio.Redis, redis.asyncio.connection.AbstractConnection)
     inspect.unwrap(_class.__init__).__kwdefaults__["socket_timeout"] = PATIENCE_S
 
 
-SLOWEST_FIRST = ("browser", "integration", "field", "contract", "property")
-"""Folders of tests. Those of all others take milliseconds each."""
+SLOWEST_FIRST = ("integration", "field", "contract", "property")
+"""Folders of tests, besides the browser's. Those of all others take milliseconds each."""
 LIBRARIES = ("anthropic", "hypothesis", "openai", "playwright.async_api", "schemathesis")
 """What tests take long to import, besides Florin."""
 

@@ -46,8 +46,10 @@ async def _florin(_: Request, error: Exception) -> Response:
     return _render(error)
 
 
-async def _field(_: Request, error: Exception) -> Response:
+async def _field(request: Request, error: Exception) -> Response:
+    """Logged, since it may be about stored data."""
     assert isinstance(error, FieldError)
+    log.info("%s %s: %s", request.method, request.url.path, error.message)
     return _render(FlorinError("invalid_value", error.message, param=error.param))
 
 
