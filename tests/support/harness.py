@@ -183,6 +183,7 @@ async def running_gateway(
         "slow_start": 0.0, "placement_interval": 0.0, "api_docs": True,
         "separate_ledgers": True, "operator_key": OPERATOR_KEY,
         "ledger_warm_up": False, "failed_keys_per_address": 0, "base_model_dirs": str(state_dir.parent),
+        "keep_alive_interval": 0.0,  # a stream that began with a comment does not name its engine
     }  # fmt: skip
     if "ledger_url" not in settings:
         await asyncio.to_thread(_put_ledger, state_dir)
