@@ -187,7 +187,7 @@ class Driver(ABC):
 
     def _control(self, verb: str, body: Body) -> HttpCall:
         if self.capabilities.loading is not Loading.CALL:
-            raise NotImplementedError
+            raise NotImplementedError  # nobody asks: see `load`
         return HttpCall("POST", f"{self.loading_path}/{verb}_lora_adapter", body)
 
     def removes(self, engine: Engine) -> bool:

@@ -1,8 +1,8 @@
 """Common to all commands: the gateway's URL, the key, `--json`, and error handling.
 
 A command is a plain function whose first parameter is a Session; `command` gives it the common options and
-turns expected failures into one sentence on stderr and an exit code: 1 refused, 2 usage, 3 unreachable. If
-nobody reads the output any more, it ends silently with 141.
+turns expected failures into one sentence on stderr and an exit code: 1 refused, 2 usage, 3 unreachable.
+Once the reader of its output has left, it ends silently with 141.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ FAULTS = (
     Fault("transport", CLIENT, "if len(self._waiting) > _MAX_PIPELINED:", "if False:"),
     Fault("transport", CLIENT, "self._transport.abort()  # what it has not read is lost", "self._transport.close()"),
     Fault("transport", ENGINE, "if self._overhead > MAX_HEAD_BYTES and not self.complete:", "if False:"),
-    Fault("transport", "gateway/transport/request_head.py", "return body if len(body) == int(digits) else None", "return body"),
+    Fault("transport", "gateway/transport/repeated_bytes.py", "return body if len(body) == int(digits) else None", "return body"),
 )  # fmt: skip
 
 

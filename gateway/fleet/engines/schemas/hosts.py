@@ -47,7 +47,8 @@ class NewToken(StrictBody):
         None, description="Pinned purchase model."
     )
     tenant: Annotated[EngineTenant | None, Option("Set aside for")] = Field(
-        None, description="Dedicate the engine to this tenant, so that it serves no other. Empty: to nobody."
+        None,
+        description="Dedicate the engine to this tenant, so that it serves no other. Empty: it serves all.",
     )
     labels: Annotated[EngineLabels | None, Option(flag="--label")] = Field(
         None, description="The engine's labels, pinned: it has these."
